@@ -1,13 +1,11 @@
 """Arrow files as a table, as the library `datasets` of Hugging Face saves them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 
-from kfp_distributed.components.prepare_data.huggingface import names_of_classes, schema_with_names, with_names
-from kfp_distributed.components.prepare_data.reading import Reject, Rows, numbered
 from kfp_distributed.components.prepare_data.schema_table import BATCH_BYTES, SchemaTable
 
 # The first bytes of the Arrow file format; other Arrow files are streams.
@@ -19,27 +17,24 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 class ArrowTable(SchemaTable):
     """Arrow files, streams or of the file format, see `TableFormat`."""
 
-    def schema(self, file: Path) -> pa.Schema:
-        """Return the columns and their types as `read` yields them."""
+    def stored_schema(self, file: Path) -> pa.Schema:
+        """Return the columns and their types as they are in the file."""
         with _opened(file) as (schema, _):
-            return schema_with_names(schema)
+            return schema
 
-    def read(self, file: Path, types: Mapping[str, pa.DataType], reject: Reject) -> Iterator[Rows]:
-        """Yield the rows in the types of the file, but classes of Hugging Face by their names."""
+    def stored_rows(self, file: Path, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in the types of the file, see `SchemaTable`."""
         with _opened(file) as (schema, batches):
-            rows = max(1, BATCH_BYTES // (8 * max(1, len(schema.names))))
-            classes = names_of_classes(schema)
-            parts = (
-                batch.slice(begin, rows).select([*types] or batch.schema.names)
-                for batch in batches
-                for begin in range(0, batch.num_rows, rows)
-            )
-            yield from numbered(with_names(part, classes) for part in parts)
+            for batch in batches:
+                rows = batch.select([*names] or schema.names)
+                row_bytes = max(8 * len(schema.names), rows.nbytes // max(1, rows.num_rows))
+                step = max(1, BATCH_BYTES // max(1, row_bytes))
+                yield from (rows.slice(begin, step) for begin in range(0, rows.num_rows, step))
 
-    def expected_bytes(self, file: Path) -> int:
-        """Return the approximate size of a file's rows in the shards."""
-        with _opened(file) as (schema, batches):
-            return int(sum(batch.num_rows for batch in batches) * len(schema.names) * 4)
+    def count_rows(self, file: Path) -> int:
+        """Return the number of the rows."""
+        with _opened(file) as (_, batches):
+            return sum(batch.num_rows for batch in batches)
 
 
 @contextmanager

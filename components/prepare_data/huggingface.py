@@ -5,6 +5,7 @@ It writes the features into the schema's metadata, as JSON: {"info": {"features"
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,14 +20,39 @@ def names_of_classes(schema: pa.Schema) -> dict[str, list[str]]:
         schema: Schema of a file. One without features has no such columns.
     """
     try:
-        features = json.loads((schema.metadata or {})[_METADATA])["info"]["features"]
         return {
             name: [str(text) for text in feature["names"]]
-            for name, feature in features.items()
+            for name, feature in _features(schema).items()
             if feature.get("_type") == "ClassLabel" and name in schema.names
         }
-    except (KeyError, TypeError, AttributeError, ValueError):
+    except (KeyError, TypeError, AttributeError):
         return {}
+
+
+def image_columns(schema: pa.Schema) -> list[str]:
+    """Return the columns of images: structs with the content of an image file in the field "bytes".
+
+    Args:
+        schema: Schema of a file. One without features has no such columns.
+    """
+    features = _features(schema)
+    return [
+        field.name
+        for field in schema
+        if pa.types.is_struct(field.type)
+        and field.type.get_field_index("bytes") >= 0
+        and isinstance(feature := features.get(field.name), dict)
+        and feature.get("_type") == "Image"
+    ]
+
+
+def _features(schema: pa.Schema) -> dict[str, Any]:
+    """Return the features by column; none if the metadata have another form."""
+    try:
+        features = json.loads((schema.metadata or {})[_METADATA])["info"]["features"]
+    except (KeyError, TypeError, ValueError):
+        return {}
+    return features if isinstance(features, dict) else {}
 
 
 def schema_with_names(schema: pa.Schema) -> pa.Schema:

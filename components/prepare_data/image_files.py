@@ -26,10 +26,10 @@ _GREY = ("1", "L", "LA", "La")
 # EXIF tag of the orientation, and its values for images that lie on their side.
 _ORIENTATION = 0x0112
 _SIDEWAYS = (5, 6, 7, 8)
-# So many headers show nearly always whether a folder has images with colour.
-_SAMPLE = 100
-# Pixels of an image whose decoding takes longer than handing it to another thread does.
-_LARGE = 128 * 128
+SAMPLE = 100
+"""Headers that are read to choose the form. So many nearly always show whether any image has colour."""
+LARGE = 128 * 128
+"""Pixels of an image whose decoding takes longer than handing it to another thread does."""
 
 _Result = TypeVar("_Result")
 
@@ -136,12 +136,11 @@ class Images:
     ) -> None:
         self._files = files
         first = min(files)
-        some = dict.fromkeys((first, *files[:: max(1, len(files) // _SAMPLE)]))
+        some = dict.fromkeys((first, *files[:: max(1, len(files) // SAMPLE)]))
         forms = {file: form_of(file, file_name(file)) for file in some}
-        width, height = size or forms[first].size
-        chosen = (height, width, 1 if all(form.is_grey for form in forms.values()) else 3)
+        chosen = shape_of(forms.values(), forms[first], size)
         self._decoder = ImageDecoder(column, shape or chosen, is_open=shape is None)
-        self._are_large = median(math.prod(form.size) for form in forms.values()) >= _LARGE
+        self._are_large = median(math.prod(form.size) for form in forms.values()) >= LARGE
         self._pixels: Iterator[tuple[NDArray[np.uint8], ImageForm]] = iter(())
         self._next = -1
         self.dtype, self.shape = np.dtype("uint8"), (len(files), *self._decoder.shape)
@@ -162,6 +161,18 @@ class Images:
             pixels.append(image)
         self._next = end
         return np.stack(pixels)
+
+
+def shape_of(forms: Iterable[ImageForm], first: ImageForm, size: tuple[int, int] | None) -> tuple[int, int, int]:
+    """Return the height, width and channels in which images are stored: grey if all of them are grey.
+
+    Args:
+        forms: Forms of some images.
+        first: Form of the first image.
+        size: Width and height; None for those of the first image.
+    """
+    width, height = size or first.size
+    return height, width, 1 if all(form.is_grey for form in forms) else 3
 
 
 def file_name(file: Path) -> str:
@@ -240,7 +251,8 @@ def opened_image(source: Path | bytes, name: str) -> Iterator[Image.Image]:
     Raises:
         ValueError: It is not an image.
     """
-    with reading(f"image {name}", SyntaxError, Image.DecompressionBombError):
+    # Pillow raises SyntaxError for damaged files of some formats, and RuntimeError for AVIF.
+    with reading(f"image {name}", SyntaxError, RuntimeError, Image.DecompressionBombError):
         if isinstance(source, Path) and source.is_dir():
             raise ValueError("it is a folder: put images directly into the folder of their class")
         try:

@@ -1,14 +1,12 @@
 """Parquet files as a table: the types of the columns decide how they are read."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kfp_distributed.components.prepare_data.huggingface import names_of_classes, schema_with_names, with_names
-from kfp_distributed.components.prepare_data.reading import Reject, Rows, numbered
 from kfp_distributed.components.prepare_data.schema_table import BATCH_BYTES, SchemaTable
 
 # Bytes of each column of a Parquet file that are read at once.
@@ -18,25 +16,41 @@ _READ_BYTES = 2**20
 class ParquetTable(SchemaTable):
     """Parquet files, see `TableFormat`."""
 
-    def schema(self, file: Path) -> pa.Schema:
-        """Return the columns and their types as `read` yields them."""
+    def stored_schema(self, file: Path) -> pa.Schema:
+        """Return the columns and their types as they are in the file."""
         with _opened(file) as opened:
-            return schema_with_names(opened.schema_arrow)
+            return opened.schema_arrow
 
-    def read(self, file: Path, types: Mapping[str, pa.DataType], reject: Reject) -> Iterator[Rows]:
-        """Yield the rows in the types of the file, but classes of Hugging Face by their names."""
+    def stored_rows(self, file: Path, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in the types of the file, see `SchemaTable`."""
         with _opened(file) as opened:
-            rows = max(1, BATCH_BYTES // (8 * max(1, opened.metadata.num_columns)))
-            classes = names_of_classes(opened.schema_arrow)
-            # Without types, the number of rows is enough. The first batch of a column needs a whole page of it.
-            names = [*types] or opened.schema_arrow.names[:1]
-            batches = opened.iter_batches(rows, columns=names)
-            yield from numbered(with_names(batch, classes) for batch in batches)
+            # Without names, the number of rows is enough. The first batch of a column needs a whole page of it.
+            columns = [*names] or opened.schema_arrow.names[:1]
+            row_bytes = max(8 * opened.metadata.num_columns, _row_bytes(opened.metadata, columns))
+            yield from opened.iter_batches(max(1, BATCH_BYTES // max(1, row_bytes)), columns=columns)
 
-    def expected_bytes(self, file: Path) -> int:
-        """Return the approximate size of a file's rows in the shards."""
+    def count_rows(self, file: Path) -> int:
+        """Return the number of the rows."""
         with _opened(file) as opened:
-            return int(opened.metadata.num_rows * opened.metadata.num_columns * 4)
+            return int(opened.metadata.num_rows)
+
+
+def _row_bytes(metadata: pq.FileMetaData, names: Sequence[str]) -> int:
+    """Return the mean size of a row's texts and binary values, such as images, in the row group with the largest ones.
+
+    Args:
+        metadata: Metadata of a file.
+        names: Names of the columns.
+    """
+    largest = 0
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        size = 0
+        for column in map(group.column, range(group.num_columns)):
+            root = column.path_in_schema.split(".")[0]
+            if column.physical_type == "BYTE_ARRAY" and root in names:
+                size += column.total_uncompressed_size
+        largest = max(largest, size // max(1, group.num_rows))
+    return largest
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Files whose schema says the types of the columns: what Parquet and Arrow have in common."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,8 +13,15 @@ from kfp_distributed.components.prepare_data.column_kinds import (
     lines_about_dates,
     plain_type,
 )
+from kfp_distributed.components.prepare_data.huggingface import (
+    image_columns,
+    names_of_classes,
+    schema_with_names,
+    with_names,
+)
+from kfp_distributed.components.prepare_data.image_columns import ImageColumns, choose_images
 from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.reading import reading
+from kfp_distributed.components.prepare_data.reading import Reject, Rows, numbered, reading
 from kfp_distributed.components.prepare_data.table_format import Chosen
 from kfp_distributed.components.prepare_data.times import time_type
 from kfp_distributed.storage.dataset import Task
@@ -35,31 +42,71 @@ class SchemaTable(ABC):
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        self._images = ImageColumns({})
+        self._first = Path()
 
     @abstractmethod
-    def schema(self, file: Path) -> pa.Schema:
-        """Return the columns and their types as `read` yields them."""
+    def stored_schema(self, file: Path) -> pa.Schema:
+        """Return the columns and their types as they are in the file."""
+
+    @abstractmethod
+    def stored_rows(self, file: Path, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in the types of the file, in batches of at most about BATCH_BYTES.
+
+        Args:
+            file: The file.
+            names: Names of the columns. Without names, rows have any columns.
+        """
+
+    @abstractmethod
+    def count_rows(self, file: Path) -> int:
+        """Return the number of the rows."""
 
     def names(self, file: Path) -> list[str]:
         """Return the names of the columns."""
-        return list(self.schema(file).names)
+        return list(self.stored_schema(file).names)
+
+    def read(self, file: Path, types: Mapping[str, pa.DataType], reject: Reject) -> Iterator[Rows]:
+        """Yield the rows in the types of the file, but classes by their names and the chosen images decoded."""
+        rows = self._read(file, [*types])
+        if not self._images.shapes:
+            return rows
+        if file == self._first:
+            self._images.forget()
+        return self._images.decoded(rows, reject)
+
+    def _read(self, file: Path, names: Sequence[str]) -> Iterator[Rows]:
+        classes = names_of_classes(self.stored_schema(file))
+        yield from numbered(with_names(batch, classes) for batch in self.stored_rows(file, names))
+
+    def expected_bytes(self, file: Path) -> int:
+        """Return the approximate size of a file's rows in the shards."""
+        return self.count_rows(file) * (4 * len(self.stored_schema(file).names) + self._images.row_pixels)
 
     def choose(
         self, files: Sequence[Path], inputs: Sequence[str], others: Sequence[str], codes: Mapping[str, str], task: Task
     ) -> Chosen:
         """Choose how the columns are read. The first file in which a column has a type sets its kind."""
         found: dict[str, pa.DataType] = {}
-        times = []
+        images, times = {*self._options.image_shapes}, []
         for file in files:
             with reading(file.name):
-                schema = self.schema(file)
+                stored = self.stored_schema(file)
+                schema = schema_with_names(stored)
+            images |= {*image_columns(stored)}
             times += [schema.field(name).type for name in (self._options.time_column,) if name]
             for name in inputs:
                 kind = schema.field(name).type
                 if found.get(name, pa.null()) == pa.null():
                     found[name] = plain_type(kind)
+        decoded = [name for name in inputs if name in images and name not in self._options.columns and task != "none"]
+        self._images = choose_images(decoded, files, self._read, self._options)
+        self._first = files[0]
         columns, types = [], {}
         for name in inputs:
+            if shape := self._images.shapes.get(name):
+                columns.append(column_of(name, pa.uint8(), shape))
+                continue
             declared = self._options.columns.get(name)
             with reading(files[0].name):
                 column = (
@@ -79,5 +126,5 @@ class SchemaTable(ABC):
         return Chosen(tuple(columns), types, read_types, lines_about_dates(dates), time_type(times))
 
     def late_notes(self, names: Mapping[str, Sequence[str]], first: str) -> list[str]:
-        """Return no lines: the schema has all columns."""
-        return []
+        """Return lines about images: the schema has all columns."""
+        return self._images.notes()
