@@ -20,9 +20,9 @@ MAXIMUM_FEATURES = 4096
 """Most elements of a tensor that have a mean and a deviation each. An element needs about 50 bytes in each manifest, so
 that 4,096 need 200 KB."""
 
-# Numbers of rows that are described together, as 32-bit floats. Images are 8-bit numbers, of which a piece has four times
-# as many as of floats. Describing them takes several times their memory. Pieces of floats are below the limit: so their
-# sums do not depend on the other columns of a table.
+# Describing rows takes several times their memory as 32-bit floats. Images are 8-bit numbers, so that a piece has four
+# times as many. Pieces with more numbers than the maximum are described in parts. Those of floats have fewer, so that the
+# rounding of their sums does not depend on the other columns of a table.
 _MAXIMUM_NUMBERS = 2**23
 _PART_NUMBERS = 2**20
 
