@@ -56,7 +56,8 @@ class ShardFiles:
         """
         edges = np.searchsorted(targets, np.arange(len(self._files) + 1))
         for file in np.flatnonzero(np.diff(edges)).tolist():
-            part = rows[edges[file] : edges[file + 1]]
+            # Joined with no rows, because a slice alone would keep all rows in memory until it is written.
+            part = pa.concat_batches([rows[edges[file] : edges[file + 1]], rows[:0]])
             self._pending.setdefault(file, []).append(part)
             self._bytes[file] += part.nbytes
             if self._bytes[file] >= GROUP_BYTES:
