@@ -21,7 +21,7 @@ MAXIMUM_FEATURES = 4096
 that 4,096 need 200 KB."""
 
 # Describing rows takes several times their memory as 32-bit floats. Images are 8-bit numbers, so that a piece has four
-# times as many. Pieces with more numbers than the maximum are described in parts. Those of floats have fewer, so that the
+# times as many. Pieces with more numbers than the maximum are described in parts. Those of floats have fewer. So the
 # rounding of their sums does not depend on the other columns of a table.
 _MAXIMUM_NUMBERS = 2**23
 _PART_NUMBERS = 2**20

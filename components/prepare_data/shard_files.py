@@ -81,7 +81,7 @@ def _groups(rows: pa.Table) -> int:
     Parquet stores 8-bit numbers as 32-bit ones before the compression, and a write takes twelve times their memory.
     """
     small = sum(field.type.list_size for field in rows.schema if _is_of_bytes(field.type)) * len(rows)
-    return max(1, (rows.nbytes + 3 * small) // max(1, rows.nbytes))
+    return int(max(1, (rows.nbytes + 3 * small) // max(1, rows.nbytes)))
 
 
 def _is_of_bytes(kind: pa.DataType) -> bool:
