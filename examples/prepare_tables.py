@@ -75,6 +75,13 @@ def records() -> dsl.PipelineTask:
     # --8<-- [end:records]
 
 
+# --8<-- [start:hugging_face]
+def hugging_face_images() -> dsl.PipelineTask:
+    """Images of a folder that Hugging Face datasets has written."""
+    return prepare_data(source="photos", image_size="32x32", on_bad_row="skip")
+    # --8<-- [end:hugging_face]
+
+
 # --8<-- [start:bad]
 def bad_rows() -> dsl.PipelineTask:
     """Some rows that cannot be used."""

@@ -20,6 +20,12 @@ MAXIMUM_FEATURES = 4096
 """Most elements of a tensor that have a mean and a deviation each. An element needs about 50 bytes in each manifest, so
 that 4,096 need 200 KB."""
 
+# Describing rows takes several times their memory as 32-bit floats. Images are 8-bit numbers, so that a piece has four
+# times as many. Pieces with more numbers than the maximum are described in parts. Those of floats have fewer. So the
+# rounding of their sums does not depend on the other columns of a table.
+_MAXIMUM_NUMBERS = 2**23
+_PART_NUMBERS = 2**20
+
 
 class Moments:
     """Statistics of the numbers added so far, for each feature, in float64. NaN counts as missing.
@@ -165,6 +171,7 @@ class Profiler:
             column.name: Moments(feature_count(column)) for column in columns if column.kind in ("number", "tensor")
         }
         self._columns, self._label = columns, label
+        self._width = max(1, sum(math.prod(column.shape) for column in columns))
         # Another stream of random numbers than that of the split, which must not depend on the sample.
         generator = np.random.default_rng((seed, 1))
         self._sampler = Sampler(columns, label.name, rows[self._described], generator)
@@ -181,6 +188,13 @@ class Profiler:
                 the place of gaps.
             splits: Index in SPLITS of each row's split.
         """
+        count = rows.num_rows
+        size = count if count * self._width <= _MAXIMUM_NUMBERS else max(1, _PART_NUMBERS // self._width)
+        for begin in range(0, count, max(1, size)):
+            end = begin + size
+            self._add(rows.slice(begin, size), splits[begin:end], filled.slice(begin, size))
+
+    def _add(self, rows: pa.RecordBatch, splits: NDArray[np.intp], filled: pa.RecordBatch) -> None:
         described = np.flatnonzero(splits == self._described)
         for name, moments in self.moments.items():
             moments.add(column_matrix(rows[name])[described])

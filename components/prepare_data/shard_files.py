@@ -56,7 +56,8 @@ class ShardFiles:
         """
         edges = np.searchsorted(targets, np.arange(len(self._files) + 1))
         for file in np.flatnonzero(np.diff(edges)).tolist():
-            part = rows[edges[file] : edges[file + 1]]
+            # Joined with no rows, because a slice alone would keep all rows in memory until it is written.
+            part = pa.concat_batches([rows[edges[file] : edges[file + 1]], rows[:0]])
             self._pending.setdefault(file, []).append(part)
             self._bytes[file] += part.nbytes
             if self._bytes[file] >= GROUP_BYTES:
@@ -65,10 +66,23 @@ class ShardFiles:
             self._write(int(self._bytes.argmax()))
 
     def _write(self, file: int) -> None:
-        """Write the rows of a file that wait, as one row group."""
+        """Write the rows of a file that wait."""
         rows = pa.Table.from_batches(self._pending.pop(file))
         self._bytes[file] = 0
         if file not in self._writers:
             # Without a dictionary, which numbers that rarely repeat do not need, a write takes a third of the time.
             self._writers[file] = pq.ParquetWriter(self._files[file], rows.schema, use_dictionary=self._texts)
-        self._writers[file].write_table(rows, row_group_size=len(rows))
+        self._writers[file].write_table(rows, row_group_size=-(-len(rows) // _groups(rows)))
+
+
+def _groups(rows: pa.Table) -> int:
+    """Return the number of row groups for rows that wait: one, and up to four for 8-bit numbers.
+
+    Parquet stores 8-bit numbers as 32-bit ones before the compression, and a write takes twelve times their memory.
+    """
+    small = sum(field.type.list_size for field in rows.schema if _is_of_bytes(field.type)) * len(rows)
+    return int(max(1, (rows.nbytes + 3 * small) // max(1, rows.nbytes)))
+
+
+def _is_of_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_fixed_size_list(kind) and kind.value_type == pa.uint8())

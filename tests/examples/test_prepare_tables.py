@@ -2,6 +2,8 @@
 
 import datetime
 import gzip
+import io
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +12,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from kfp_distributed.components.prepare_data.step import run_step
 from kfp_distributed.storage.dataset import DatasetManifest
@@ -113,6 +116,22 @@ def test_records(prepared):
     table = {"when": DAYS, "vector": [[1.0, 2.0]] * ROWS, "payload": [b"x"] * ROWS}
     train, *_ = prepared(prepare_tables.records, events_parquet=table)
     assert ([column.dtype for column in train.columns][::2], len(train.shards)) == (["date32[day]", "binary"], 16)
+
+
+def test_hugging_face_images(prepared, tmp_path, capsys):
+    features = {"image": {"_type": "Image"}, "label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}
+    contents = []
+    for row in range(ROWS):
+        data = io.BytesIO()
+        Image.new("RGB" if row % 2 else "L", (40 + row % 3, 40)).save(data, "PNG")
+        contents.append({"bytes": data.getvalue() if row else None, "path": "1.png"})
+    table = pa.table({"image": contents, "label": [row % 2 for row in range(ROWS)]})
+    (tmp_path / "photos").mkdir()
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    pq.write_table(table.replace_schema_metadata(metadata), tmp_path / "photos" / "train-00000-of-00001.parquet")
+    train, *_ = prepared(prepare_tables.hugging_face_images)
+    assert (train.columns[0].shape, train.label.classes) == ((32, 32, 3), ("cat", "dog"))
+    assert "left out 1 row that cannot be used" in capsys.readouterr().out
 
 
 def test_bad_rows(prepared, capsys):

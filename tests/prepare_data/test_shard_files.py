@@ -34,3 +34,15 @@ def test_repeated_values_are_written_once_and_numbers_without_a_dictionary(tmp_p
     paths, _ = write(tmp_path)
     columns = [pq.ParquetFile(paths[0]).metadata.row_group(0).column(index) for index in (0, 1)]
     assert [column.has_dictionary_page for column in columns] == [False, True]
+
+
+def test_row_groups_of_images_are_as_large_as_those_of_floats(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (10_000, 1000), np.uint8)
+    images = pa.FixedSizeListArray.from_arrays(pa.array(pixels.reshape(-1)), 1000)
+    with ShardFiles([tmp_path / "a.parquet"], []) as shards:
+        shards.add(pa.record_batch({"image": images}), np.zeros(len(images), np.uint16))
+    file = pq.ParquetFile(tmp_path / "a.parquet")
+    sizes = [file.metadata.row_group(index).total_byte_size for index in range(file.num_row_groups)]
+    # Parquet stores a pixel in 4 bytes before the compression.
+    assert max(sizes) < 1.3 * shard_files.GROUP_BYTES
+    assert file.read()["image"].combine_chunks().flatten().to_numpy().tobytes() == pixels.tobytes()

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer
 
+from kfp_distributed.components.prepare_data import profile
 from kfp_distributed.components.prepare_data.profile import MAXIMUM_FEATURES, Moments, feature_count
 from kfp_distributed.storage.dataset import Column, DatasetManifest, mean_and_std
 from kfp_distributed.trainers.runtime.feed import scaling
@@ -119,3 +120,16 @@ def test_statistics_of_tensors_with_gaps_constants_and_channels(run, tmp_path, c
     warnings = [line for line in capsys.readouterr().out.splitlines() if "4,096" in line]
     assert [line.split("'")[1] for line in warnings] == ["wide"]
     assert "column &#39;wide&#39; has 4,097 elements" in (tmp_path / "out" / "overview.html").read_text()
+
+
+def test_images_that_are_described_in_parts_have_the_same_profile(run, tmp_path, monkeypatch):
+    generator = np.random.default_rng(0)
+    pixels = generator.integers(0, 256, (300, 8, 8, 3), np.uint8)
+    source = npz(tmp_path / "data.npz", image=pixels, age=generator.normal(size=300), label=np.arange(300) % 3)
+    at_once = run(source, "at-once")["train"]
+    monkeypatch.setattr(profile, "_MAXIMUM_NUMBERS", 100)
+    monkeypatch.setattr(profile, "_PART_NUMBERS", 1000)
+    in_parts = run(source, "in-parts")["train"]
+    assert (in_parts.content, in_parts.shards) == (at_once.content, at_once.shards)
+    for column, other in zip(in_parts.columns, at_once.columns, strict=True):
+        np.testing.assert_allclose((column.mean, column.std), (other.mean, other.std), rtol=1e-12)
