@@ -47,7 +47,10 @@ class SchemaTable(ABC):
     def choose(
         self, files: Sequence[Path], inputs: Sequence[str], others: Sequence[str], codes: Mapping[str, str], task: Task
     ) -> Chosen:
-        """Choose how the columns are read. The first file in which a column has a type sets its kind."""
+        """Choose how the columns are read.
+
+        The first file in which a column has a type sets its kind. Kept numbers get a type for the numbers of all files.
+        """
         found: dict[str, pa.DataType] = {}
         times = []
         for file in files:
@@ -55,9 +58,7 @@ class SchemaTable(ABC):
                 schema = self.schema(file)
             times += [schema.field(name).type for name in (self._options.time_column,) if name]
             for name in inputs:
-                kind = schema.field(name).type
-                if found.get(name, pa.null()) == pa.null():
-                    found[name] = plain_type(kind)
+                found[name] = _common(found.get(name, pa.null()), plain_type(schema.field(name).type))
         columns, types = [], {}
         for name in inputs:
             declared = self._options.columns.get(name)
@@ -81,3 +82,20 @@ class SchemaTable(ABC):
     def late_notes(self, names: Mapping[str, Sequence[str]], first: str) -> list[str]:
         """Return no lines: the schema has all columns."""
         return []
+
+
+def _common(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Return the type of the numbers, or lists of numbers, of two types, such as double; else the first type."""
+    if kind == other or pa.types.is_null(kind) or not (_has_numbers(kind) and _has_numbers(other)):
+        return other if pa.types.is_null(kind) else kind
+    schemas = [pa.schema({"": each}) for each in (kind, other)]
+    try:
+        return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+    except pa.ArrowTypeError:  # Numbers and lists.
+        return kind
+
+
+def _has_numbers(kind: pa.DataType) -> bool:
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _has_numbers(kind.value_type)
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))

@@ -171,11 +171,38 @@ class _Converter:
             return self._microseconds(name, values).cast(kind)
         try:
             return values.cast(kind)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        except pa.ArrowInvalid:
+            return self._fitting(name, values, kind)
+        except pa.ArrowNotImplementedError as error:
             raise ValueError(
                 f"column {name!r} has values of type {values.type}, not {kind}: {error}. Declare its kind in columns, "
                 "or leave the column out (drop_columns)"
             ) from None
+
+    def _fitting(self, name: str, values: pa.Array, kind: pa.DataType) -> pa.Array:
+        """Return values in another type, with null in the place of those that it does not hold."""
+        parts = []
+        # Halves that do not fit are divided again, down to single values. The last half on the stack is the first one.
+        stack = [range(len(values))]
+        while stack:
+            rows = stack.pop()
+            part = values[rows.start : rows.stop]
+            try:
+                parts.append(part.cast(kind))
+                continue
+            except pa.ArrowInvalid:
+                middle = len(rows) // 2
+            if middle:
+                stack += [rows[middle:], rows[:middle]]
+                continue
+            parts.append(pa.nulls(1, kind))
+            self._add(
+                rows.start,
+                name,
+                f"is {str(part[0])[:40]} ({values.type}), which does not fit the type of the column, {kind}: write one "
+                "type in all files, declare its kind in columns, or leave the column out (drop_columns)",
+            )
+        return pa.concat_arrays(parts)
 
     def _lists(self, name: str, texts: pa.StringArray, kind: pa.DataType) -> pa.Array:
         lists: list[object] = []
