@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kfp_distributed.components.prepare_data.python_values import python_values
+
 MAXIMUM_HASHES = 2**17
 """Number of different rows up to which the counts are exact. Each takes 32 bytes of memory."""
 
@@ -142,7 +144,8 @@ def _hashes_of_values(column: pa.Array) -> NDArray[np.uint64]:
         values, indices = column.dictionary, column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
         values, indices = column, np.arange(len(column))
-    digests = b"".join(blake2b(repr(value).encode(), digest_size=8).digest() for value in [*values.to_pylist(), None])
+    objects = [*python_values(values, pa.int64()), None]
+    digests = b"".join(blake2b(repr(value).encode(), digest_size=8).digest() for value in objects)
     hashes: NDArray[np.uint64] = np.frombuffer(digests, np.uint64)[indices]
     return hashes
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from kfp_distributed.components.prepare_data.column_kinds import cast, plain, spellings
 from kfp_distributed.components.prepare_data.dates import days, microseconds
+from kfp_distributed.components.prepare_data.python_values import python_values
 from kfp_distributed.components.prepare_data.reading import Reject, RejectedRows, Rows, readable
 from kfp_distributed.components.prepare_data.times import DATES, time_keys
 from kfp_distributed.storage.dataset import Column, Task
@@ -196,11 +197,12 @@ class _Converter:
                 stack += [rows[middle:], rows[:middle]]
                 continue
             parts.append(pa.nulls(1, kind))
+            value = str(python_values(part)[0])[:40]
             self._add(
                 rows.start,
                 name,
-                f"is {str(part[0])[:40]} ({values.type}), which does not fit the type of the column, {kind}: write one "
-                "type in all files, declare its kind in columns, or leave the column out (drop_columns)",
+                f"is {value} ({values.type}), which does not fit the type of the column, {kind}: write one type in all "
+                "files, declare its kind in columns, or leave the column out (drop_columns)",
             )
         return pa.concat_arrays(parts)
 
