@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kfp_distributed.components.prepare_data.bit_mixing import STEP, mixed
 from kfp_distributed.components.prepare_data.python_values import python_values
 
 MAXIMUM_HASHES = 2**17
@@ -122,7 +123,7 @@ def row_hashes(features: Sequence[NDArray[np.float32]], kept: Sequence[pa.Array]
                 column += values.shape[1]
             hashes[begin : begin + len(part)] = _hashes(part)
     for number, column in enumerate(kept, 1):
-        hashes += _mixed(_hashes_of_values(column) + np.uint64(number * 0x9E3779B97F4A7C15 % _HASH_VALUES))
+        hashes += mixed(_hashes_of_values(column) + np.uint64(number * STEP % _HASH_VALUES))
     return hashes
 
 
@@ -158,13 +159,5 @@ def _hashes(features: NDArray[np.float32]) -> NDArray[np.uint64]:
         features[is_nan] = np.nan
     pairs = features.view(np.uint64)
     # A different number for each position, so that equal values at different positions have different hashes.
-    positions = np.arange(1, pairs.shape[1] + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    return _mixed(_mixed(pairs + positions).sum(axis=1, dtype=np.uint64))
-
-
-def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return each number with its bits mixed, as the generator SplitMix64 does it."""
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        numbers = (numbers ^ (numbers >> np.uint64(shift))) * np.uint64(factor)
-    mixed: NDArray[np.uint64] = numbers ^ (numbers >> np.uint64(31))
-    return mixed
+    positions = np.arange(1, pairs.shape[1] + 1, dtype=np.uint64) * np.uint64(STEP)
+    return mixed(mixed(pairs + positions).sum(axis=1, dtype=np.uint64))
