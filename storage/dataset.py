@@ -363,6 +363,7 @@ def read_batches(
 
 def column_matrix(column: pa.Array) -> NDArray[np.float32]:
     """Return an Arrow column of n numbers or tensors as float32 [n, values of a row]. Missing values are NaN."""
-    values = column.flatten() if hasattr(column.type, "list_size") else column
-    matrix: NDArray[np.float32] = values.to_numpy(zero_copy_only=False).astype(np.float32).reshape(len(column), -1)
-    return matrix
+    size = getattr(column.type, "list_size", None)
+    values = column if size is None else column.flatten()
+    numbers: NDArray[np.float32] = values.to_numpy(zero_copy_only=False).astype(np.float32)
+    return numbers.reshape(len(column), 1 if size is None else size)

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from kfp_distributed.components.prepare_data.csv_files import DIGITS
 from kfp_distributed.components.prepare_data.data_warnings import bounded
 from kfp_distributed.components.prepare_data.dates import are_dates
+from kfp_distributed.components.prepare_data.number_texts import NUMBER
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind
 from kfp_distributed.storage.dataset import Column
 
@@ -18,7 +19,6 @@ _SCALARS = (
     r"null|bool|u?int\d+|halffloat|float|double|decimal\d+\(.*|(large_)?(string|binary)(_view)?|"
     r"fixed_size_binary.*|(date|time)\d+\[.*|timestamp\[.*"
 )
-_NUMBER = r"^\s*[-+]?((\d+\.?|\.\d)\d*([eE][-+]?\d+)?|(?i:inf(inity)?))\s*$"
 _DIGITS = r"^\s*\d+\s*$"
 
 
@@ -152,7 +152,7 @@ def kind_of_texts(texts: pa.StringArray) -> TextKind | None:
     present = texts.drop_null()
     if not len(present):
         return None
-    numbers = pc.match_substring_regex(present, _NUMBER).true_count
+    numbers = pc.match_substring_regex(present, rf"^\s*{NUMBER}\s*$").true_count
     if 2 * numbers < len(present):
         return "date" if are_dates(present) else "category"
     return "digits" if pc.match_substring_regex(present, _DIGITS).true_count == numbers else "number"

@@ -18,7 +18,8 @@ from kfp_distributed.components.prepare_data.csv_format import (
     first_row_end,
     opened_text,
 )
-from kfp_distributed.components.prepare_data.reading import CodesFound, Reject, Rows
+from kfp_distributed.components.prepare_data.number_texts import NUMBER
+from kfp_distributed.components.prepare_data.reading import CodesFound, Reject, Rows, one_batch
 
 BLOCK_BYTES = 2**23
 """Bytes of a file that are parsed together, on all processors."""
@@ -38,7 +39,6 @@ KEPT_DIGITS = pa.dictionary(pa.int32(), pa.int64())
 """The same for numbers that keep all their digits, as 64-bit integers."""
 
 _MOST, _LEAST = str(2**63 - 1), str(-(2**63))
-_NUMBER = r"^[-+]?((\d+\.?|\.\d)\d*([eE][-+]?\d+)?|(?i:inf(inity)?))$"
 
 
 def csv_names(file: Path, csv_format: CsvFormat) -> list[str]:
@@ -139,7 +139,7 @@ class _Parser:
 
     def _parse(self, parsed_bytes: int) -> pa.RecordBatch:
         read = {name: pa.string() if pa.types.is_dictionary(kind) else kind for name, kind in self._types.items()}
-        return _one_batch(
+        return one_batch(
             pa_csv.read_csv(
                 pa.BufferReader(self._block),
                 pa_csv.ReadOptions(column_names=self._names, block_size=parsed_bytes),
@@ -173,7 +173,7 @@ class _Parser:
             pa_csv.ParseOptions(delimiter=self._format.separator, newlines_in_values=True, invalid_row_handler=skip),
             self._converting(dict.fromkeys(self._types, pa.binary())),
         )
-        rows, skipped = _one_batch(table), np.array([row.number - 1 for row in short], np.int64)
+        rows, skipped = one_batch(table), np.array([row.number - 1 for row in short], np.int64)
         numbers = np.delete(np.arange(rows.num_rows + len(short)), skipped)
         problems = {row.number - 1: ("", _explain_length(row)) for row in short}
         columns, is_usable = {}, np.ones(rows.num_rows, bool)
@@ -246,7 +246,7 @@ def numbers_are_integers(texts: pa.StringArray) -> bool:
 
 
 def _are_numbers(texts: pa.StringArray) -> pa.BooleanArray:
-    return pc.match_substring_regex(texts, _NUMBER)
+    return pc.match_substring_regex(texts, rf"^{NUMBER}$")
 
 
 def _are_integers(texts: pa.StringArray) -> pa.BooleanArray:
@@ -271,11 +271,6 @@ def _texts(values: pa.BinaryArray) -> tuple[pa.StringArray, dict[int, str]]:
             except UnicodeDecodeError:
                 texts[row], problems[row] = None, f"is not UTF-8: {TO_UTF8}"
         return pa.array(texts, pa.string()), problems
-
-
-def _one_batch(table: pa.Table) -> pa.RecordBatch:
-    batches = table.combine_chunks().to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
 
 
 def _explain_length(row: pa_csv.InvalidRow) -> str:

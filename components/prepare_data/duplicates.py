@@ -8,6 +8,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kfp_distributed.components.prepare_data.bit_mixing import STEP, mixed
+from kfp_distributed.components.prepare_data.python_values import python_values
+
 MAXIMUM_HASHES = 2**17
 """Number of different rows up to which the counts are exact. Each takes 32 bytes of memory."""
 
@@ -120,7 +123,7 @@ def row_hashes(features: Sequence[NDArray[np.float32]], kept: Sequence[pa.Array]
                 column += values.shape[1]
             hashes[begin : begin + len(part)] = _hashes(part)
     for number, column in enumerate(kept, 1):
-        hashes += _mixed(_hashes_of_values(column) + np.uint64(number * 0x9E3779B97F4A7C15 % _HASH_VALUES))
+        hashes += mixed(_hashes_of_values(column) + np.uint64(number * STEP % _HASH_VALUES))
     return hashes
 
 
@@ -142,7 +145,8 @@ def _hashes_of_values(column: pa.Array) -> NDArray[np.uint64]:
         values, indices = column.dictionary, column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
         values, indices = column, np.arange(len(column))
-    digests = b"".join(blake2b(repr(value).encode(), digest_size=8).digest() for value in [*values.to_pylist(), None])
+    objects = [*python_values(values, pa.int64()), None]
+    digests = b"".join(blake2b(repr(value).encode(), digest_size=8).digest() for value in objects)
     hashes: NDArray[np.uint64] = np.frombuffer(digests, np.uint64)[indices]
     return hashes
 
@@ -155,13 +159,5 @@ def _hashes(features: NDArray[np.float32]) -> NDArray[np.uint64]:
         features[is_nan] = np.nan
     pairs = features.view(np.uint64)
     # A different number for each position, so that equal values at different positions have different hashes.
-    positions = np.arange(1, pairs.shape[1] + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    return _mixed(_mixed(pairs + positions).sum(axis=1, dtype=np.uint64))
-
-
-def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return each number with its bits mixed, as the generator SplitMix64 does it."""
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        numbers = (numbers ^ (numbers >> np.uint64(shift))) * np.uint64(factor)
-    mixed: NDArray[np.uint64] = numbers ^ (numbers >> np.uint64(31))
-    return mixed
+    positions = np.arange(1, pairs.shape[1] + 1, dtype=np.uint64) * np.uint64(STEP)
+    return mixed(mixed(pairs + positions).sum(axis=1, dtype=np.uint64))

@@ -14,10 +14,11 @@ from statistics import median
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from kfp_distributed.components.prepare_data.reading import ColourFound, reading
+from kfp_distributed.components.prepare_data.reading import ColourFound, Reject, Rows, reading
 
 # Relative difference of two aspect ratios up to which an image is not called squashed: 640x480 and 640x500 are alike.
 ASPECT_TOLERANCE = 0.05
@@ -120,6 +121,7 @@ class Images:
     """Image files as an array uint8 [n, height, width, 1 or 3], which are decoded when slices are read in order.
 
     Each file is opened once, but for some of them, whose headers are read to choose the form: grey if these are grey.
+    An image that cannot be decoded is black, and `usable` leaves out its row.
 
     Args:
         files: Paths of the files.
@@ -128,21 +130,22 @@ class Images:
         shape: Height, width and channels where these are known; None to choose them.
 
     Raises:
-        ValueError: A file is not an image.
+        ValueError: No file is an image, or one is a folder or cannot be read from the disk.
     """
 
     def __init__(
         self, files: Sequence[Path], column: str, size: tuple[int, int] | None, shape: tuple[int, int, int] | None
     ) -> None:
         self._files = files
-        first = min(files)
-        some = dict.fromkeys((first, *files[:: max(1, len(files) // SAMPLE)]))
-        forms = {file: form_of(file, file_name(file)) for file in some}
-        chosen = shape_of(forms.values(), forms[first], size)
-        self._decoder = ImageDecoder(column, shape or chosen, is_open=shape is None)
-        self._are_large = median(math.prod(form.size) for form in forms.values()) >= LARGE
-        self._pixels: Iterator[tuple[NDArray[np.uint8], ImageForm]] = iter(())
+        first_file = min(files)
+        first = _first_form(first_file, files)
+        some = (_try(form_of, file) for file in files[:: max(1, len(files) // SAMPLE)] if file != first_file)
+        forms = [first, *(form for form in some if isinstance(form, ImageForm))]
+        self._decoder = ImageDecoder(column, shape or shape_of(forms, first, size), is_open=shape is None)
+        self._are_large = median(math.prod(form.size) for form in forms) >= LARGE
+        self._pixels: Iterator[tuple[NDArray[np.uint8], ImageForm] | str] = iter(())
         self._next = -1
+        self._problems: dict[int, str] = {}
         self.dtype, self.shape = np.dtype("uint8"), (len(files), *self._decoder.shape)
 
     def notes(self) -> list[str]:
@@ -153,14 +156,64 @@ class Images:
         begin, end, _ = rows.indices(len(self._files))
         if begin != self._next:
             self._decoder.forget()
-            tasks = (partial(self._decoder.decode, file, file_name(file)) for file in self._files[begin:])
+            tasks = (partial(_try, self._decoder.decode, file) for file in self._files[begin:])
             self._pixels = decode_in_order(tasks) if self._are_large else (task() for task in tasks)
-        pixels = []
-        for image, form in islice(self._pixels, end - begin):
-            self._decoder.count(form)
-            pixels.append(image)
+        pixels = np.zeros((end - begin, *self._decoder.shape), np.uint8)
+        self._problems = {}
+        for row, decoded in enumerate(islice(self._pixels, end - begin)):
+            if isinstance(decoded, str):
+                self._problems[begin + row + 1] = f"cannot be used: {decoded}"
+            else:
+                image, form = decoded
+                pixels[row] = image.reshape(self._decoder.shape)
+                self._decoder.count(form)
         self._next = end
-        return np.stack(pixels)
+        return pixels
+
+    def usable(self, parts: Iterable[Rows], reject: Reject) -> Iterator[Rows]:
+        """Yield rows without those whose images cannot be decoded.
+
+        Args:
+            parts: Rows with the slice of images that was read last.
+            reject: Is called for each row that is left out.
+        """
+        for rows, numbers in parts:
+            for number, problem in self._problems.items():
+                reject(number, "", problem)
+            is_usable = ~np.isin(numbers, [*self._problems])
+            yield Rows(rows.filter(pa.array(is_usable)) if self._problems else rows, numbers[is_usable])
+
+
+def _first_form(first_file: Path, files: Sequence[Path]) -> ImageForm:
+    """Return the form of the first image by name that can be read, which nearly always is that of the first file.
+
+    Raises:
+        ValueError: There is none.
+    """
+    first = _try(form_of, first_file)
+    if isinstance(first, ImageForm):
+        return first
+    for file in sorted(files)[1:]:
+        form = _try(form_of, file)
+        if isinstance(form, ImageForm):
+            return form
+    raise ValueError(f"none of {len(files):,} images can be read: {first}")
+
+
+def _try(read: Callable[[Path, str], _Result], file: Path) -> _Result | str:
+    """Return what a function reads from an image; if the file is not an image or a damaged one, what is wrong.
+
+    Raises:
+        ValueError: The file is a folder, or the machine cannot read it.
+    """
+    try:
+        return read(file, file_name(file))
+    except ValueError as error:
+        # Pillow raises errors of this type for damaged images, too, but without a number.
+        is_of_machine = isinstance(error.__cause__, OSError) and error.__cause__.errno is not None
+        if is_of_machine or file.is_dir():
+            raise
+        return str(error)
 
 
 def shape_of(forms: Iterable[ImageForm], first: ImageForm, size: tuple[int, int] | None) -> tuple[int, int, int]:

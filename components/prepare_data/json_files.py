@@ -11,7 +11,7 @@ import pyarrow.json as pa_json
 from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.csv_format import Readable, opened_text
-from kfp_distributed.components.prepare_data.reading import Reject, Rows
+from kfp_distributed.components.prepare_data.reading import Reject, Rows, one_batch
 
 BLOCK_BYTES = 2**23
 """Bytes of a file that are parsed together, on all processors."""
@@ -163,7 +163,7 @@ class _Parser:
             else:
                 middle = len(part) // 2
                 stack += [part[middle:], part[:middle]]
-        return _one_batch(pa.Table.from_batches(batches)), np.concatenate([np.empty(0, np.int64), *numbers])
+        return one_batch(pa.Table.from_batches(batches)), np.concatenate([np.empty(0, np.int64), *numbers])
 
     def _fitting(self, lines: list[bytes]) -> pa.RecordBatch | None:
         """Return the rows of lines; None if one of them does not fit."""
@@ -196,7 +196,7 @@ def _parse_in_parts(lines: bytes, types: Mapping[str, pa.DataType], other_keys: 
         pa_json.ReadOptions(use_threads=len(lines) > size, block_size=size),
         pa_json.ParseOptions(explicit_schema=pa.schema(types), unexpected_field_behavior=other_keys),
     )
-    return _one_batch(table)
+    return one_batch(table)
 
 
 def objects(block: bytes) -> Iterator[dict[str, Any]]:
@@ -217,11 +217,6 @@ def fit(block: bytes, types: Mapping[str, pa.DataType]) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _one_batch(table: pa.Table) -> pa.RecordBatch:
-    batches = table.combine_chunks().to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
 
 
 def _empty(types: Mapping[str, pa.DataType]) -> pa.RecordBatch:

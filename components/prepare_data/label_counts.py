@@ -11,6 +11,7 @@ from kfp_distributed.components.prepare_data.booleans import are_booleans, value
 from kfp_distributed.components.prepare_data.column_kinds import class_names
 from kfp_distributed.components.prepare_data.data_warnings import spelling_warnings, text_form
 from kfp_distributed.components.prepare_data.growing_vocabulary import GrowingVocabulary
+from kfp_distributed.components.prepare_data.number_texts import FINITE
 from kfp_distributed.components.prepare_data.plan import order_classes
 from kfp_distributed.storage.dataset import DatasetManifest, Label, Task
 
@@ -88,7 +89,7 @@ class LabelCounts:
         """
         texts = list(self.vocabulary.codes)[self._checked :]
         self._checked += len(texts)
-        is_number = [re.fullmatch(r"\s*[-+]?(\d+\.?|\.\d)\d*([eE][-+]?\d+)?\s*", text) is not None for text in texts]
+        is_number = [re.fullmatch(rf"\s*{FINITE}\s*", text) is not None for text in texts]
         self._are_numbers = self._are_numbers and all(is_number)
         if self._is_open and self._are_numbers:
             for text in texts:

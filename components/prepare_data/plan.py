@@ -2,10 +2,51 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kfp_distributed.components.prepare_data.preparation_options import Options
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Rows of each stratum, such as a class, in each file. A table of all of them would need 8 bytes for each cell.
+
+    The rows for training are dealt to the shards in turn, so that the shards of a stratum differ by at most one row.
+
+    Attributes:
+        shards: Number of training shards.
+        train: Rows for training of each stratum, [strata].
+        first: Shard that gets the first of these rows, [strata].
+        held_out: Rows for validation and for the test, [strata, 2].
+    """
+
+    shards: int
+    train: NDArray[np.int64]
+    first: NDArray[np.int64]
+    held_out: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """Return the number of strata."""
+        return len(self.train)
+
+    def __getitem__(self, stratum: int) -> NDArray[np.int64]:
+        """Return the rows of a stratum in each training shard, validation and test, [shards + 2]."""
+        rows, more = divmod(int(self.train[stratum]), self.shards)
+        is_one_more = (np.arange(self.shards) - self.first[stratum]) % self.shards < more
+        return np.concatenate([rows + is_one_more, self.held_out[stratum]])
+
+    def rows_of_files(self) -> NDArray[np.int64]:
+        """Return the rows of all strata in each training shard, validation and test, [shards + 2]."""
+        begin, end = self.first, self.first + self.train % self.shards
+        # The shards of a stratum that get one row more than the others are a range, which may pass the last shard.
+        begins, ends = (np.bincount(edges, minlength=2 * self.shards) for edges in (begin, end))
+        more = np.cumsum(begins - ends).reshape(2, self.shards).sum(axis=0)
+        return np.concatenate([(self.train // self.shards).sum() + more, self.held_out.sum(axis=0)])
 
 
 def order_classes(counts: Mapping[str, int], label: str) -> tuple[str, ...]:
@@ -40,7 +81,7 @@ def order_classes(counts: Mapping[str, int], label: str) -> tuple[str, ...]:
     return classes
 
 
-def plan_split(class_counts: Sequence[int], options: Options) -> tuple[tuple[int, ...], ...]:
+def plan_split(class_counts: Sequence[int], options: Options) -> Plan:
     """Plan how many rows of each class go to each training shard and to the validation and test datasets.
 
     Args:
@@ -48,22 +89,17 @@ def plan_split(class_counts: Sequence[int], options: Options) -> tuple[tuple[int
         options: Fractions and number of shards.
 
     Returns:
-        For each class the rows of each training shard, of validation and of test. Each split gets its fraction of
-        every class, rounded up or down, and its fraction of all rows within less than two rows. A split gets fewer
-        rows where a class would keep no row for training. The training shards differ by at most one row.
+        The rows of each class. Each split gets its fraction of every class, rounded up or down, and its fraction of
+        all rows within less than two rows. A split gets fewer rows where a class would keep no row for training. The
+        training shards differ by at most one row.
 
     Raises:
         ValueError: A split with a fraction above 0 gets no row, or there are fewer training rows than shards.
     """
-    shards, plan, dealt = options.shards, [], 0
-    held_out = plan_held_out(class_counts, options.validation_fraction, options.test_fraction)
-    for count, parts in zip(class_counts, held_out, strict=True):
-        train = count - sum(parts)
-        # Rows are dealt to the shards in turn. Each class begins at the shard after the last row of the previous one.
-        plan.append((*(train // shards + ((i - dealt) % shards < train % shards) for i in range(shards)), *parts))
-        dealt += train
+    held_out = np.array(plan_held_out(class_counts, options.validation_fraction, options.test_fraction), np.int64)
+    plan = dealt(np.array(class_counts, np.int64) - held_out.sum(axis=1), held_out, options.shards)
     rows = sum(class_counts)
-    *train_rows, validation, test = map(sum, zip(*plan, strict=True))
+    *train_rows, validation, test = plan.rows_of_files().tolist()
     for name, fraction, part in (
         ("validation", options.validation_fraction, validation),
         ("test", options.test_fraction, test),
@@ -72,8 +108,21 @@ def plan_split(class_counts: Sequence[int], options: Options) -> tuple[tuple[int
             reason = "less than one row" if fraction * rows < 1 else "no row, because each class keeps one for training"
             raise ValueError(f"{name}_fraction {fraction:g} of {rows} rows is {reason}: set it to 0 or to more")
     if not all(train_rows) and options.validation_fraction + options.test_fraction < 1:
-        raise ValueError(f"shards is {shards}, but only {dealt} rows are for training: lower shards")
-    return tuple(plan)
+        raise ValueError(f"shards is {options.shards}, but only {sum(train_rows)} rows are for training: lower shards")
+    return plan
+
+
+def dealt(train: NDArray[np.int64], held_out: NDArray[np.int64], shards: int) -> Plan:
+    """Deal the rows for training to the shards in turn.
+
+    Each stratum begins at the shard after the last row of the previous one.
+
+    Args:
+        train: Rows for training of each stratum, [strata].
+        held_out: Rows for validation and for the test, [strata, 2].
+        shards: Number of training shards.
+    """
+    return Plan(shards, train, (np.cumsum(train) - train) % shards, held_out)
 
 
 def plan_held_out(class_counts: Sequence[int], validation: float, test: float) -> list[tuple[int, int]]:

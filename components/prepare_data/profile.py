@@ -1,7 +1,7 @@
 """Describes the written rows: statistics of all rows, and a random sample."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,11 +20,12 @@ MAXIMUM_FEATURES = 4096
 """Most elements of a tensor that have a mean and a deviation each. An element needs about 50 bytes in each manifest, so
 that 4,096 need 200 KB."""
 
-# Describing rows takes several times their memory as 32-bit floats. Images are 8-bit numbers, so that a piece has four
-# times as many. Pieces with more numbers than the maximum are described in parts. Those of floats have fewer. So the
-# rounding of their sums does not depend on the other columns of a table.
-_MAXIMUM_NUMBERS = 2**23
-_PART_NUMBERS = 2**20
+MAXIMUM_NUMBERS = 2**23
+"""Numbers of a piece that are described at once. Describing takes several times their memory as 32-bit floats. Images
+are 8-bit numbers, so that a piece has four times as many as one of floats: they are described in parts. Pieces of
+floats have fewer, so that the rounding of their sums does not depend on the other columns of a table."""
+PART_NUMBERS = 2**20
+"""Numbers of a part."""
 
 
 class Moments:
@@ -188,17 +189,13 @@ class Profiler:
                 the place of gaps.
             splits: Index in SPLITS of each row's split.
         """
-        count = rows.num_rows
-        size = count if count * self._width <= _MAXIMUM_NUMBERS else max(1, _PART_NUMBERS // self._width)
-        for begin in range(0, count, max(1, size)):
-            end = begin + size
-            self._add(rows.slice(begin, size), splits[begin:end], filled.slice(begin, size))
-
-    def _add(self, rows: pa.RecordBatch, splits: NDArray[np.intp], filled: pa.RecordBatch) -> None:
-        described = np.flatnonzero(splits == self._described)
-        for name, moments in self.moments.items():
-            moments.add(column_matrix(rows[name])[described])
-        self._sampler.add(rows, described)
+        begin = 0
+        for part in self._parts(rows):
+            described = np.flatnonzero(splits[begin : begin + part.num_rows] == self._described)
+            for name, moments in self.moments.items():
+                moments.add(column_matrix(part[name])[described])
+            self._sampler.add(part, described)
+            begin += part.num_rows
 
     def add_to_duplicates(self, rows: pa.RecordBatch, splits: NDArray[np.intp]) -> None:
         """Add the same rows to the count of duplicates. Another thread may call this.
@@ -207,6 +204,9 @@ class Profiler:
             rows: The rows. Gaps are gaps, so that equal rows of another split are equal.
             splits: Index in SPLITS of each row's split.
         """
+        self._duplicates.add(np.concatenate([self._hashes(part) for part in self._parts(rows)]), splits)
+
+    def _hashes(self, rows: pa.RecordBatch) -> NDArray[np.uint64]:
         features, kept = [], []
         for index in self._by_name:
             column = self._columns[index]
@@ -214,7 +214,13 @@ class Profiler:
                 kept.append(rows[column.name])
             else:
                 features.append(column_matrix(rows[column.name]))
-        self._duplicates.add(row_hashes(features, kept), splits)
+        return row_hashes(features, kept)
+
+    def _parts(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        count = rows.num_rows
+        size = count if count * self._width <= MAXIMUM_NUMBERS else max(1, PART_NUMBERS // self._width)
+        for begin in range(0, max(1, count), max(1, size)):
+            yield rows.slice(begin, size)
 
     @property
     def content(self) -> str:

@@ -158,3 +158,9 @@ def numbered(batches: Iterable[pa.RecordBatch]) -> Iterator[Rows]:
     for batch in batches:
         yield Rows(batch, np.arange(begin, begin + batch.num_rows))
         begin += batch.num_rows
+
+
+def one_batch(table: pa.Table) -> pa.RecordBatch:
+    """Return the rows of a table as one batch."""
+    batches = table.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kfp_distributed.components.prepare_data.python_values import python_values
 from kfp_distributed.storage.dataset import Column, column_matrix
 
 SHOWN_ROWS = 10
@@ -95,15 +96,8 @@ class Sampler:
         labels = rows[self.label].to_numpy() if self.label else np.zeros(len(order), np.int32)
         first = pa.array(order[:SHOWN_ROWS])
         kept = {
-            column.name: ["" if value is None else str(value) for value in _shown(rows[column.name].take(first))]
+            column.name: ["" if value is None else str(value) for value in python_values(rows[column.name].take(first))]
             for column in self.columns
             if column.kind == "kept"
         }
         return RowSample(features[order], labels[order], self._seen, kept)
-
-
-def _shown(values: pa.Array) -> list[Any]:
-    """Return values as objects; nanoseconds, which Python's times do not have, as texts."""
-    kind = values.type
-    has_nanoseconds = pa.types.is_temporal(kind) and getattr(kind, "unit", "") == "ns"
-    return [*(values.cast(pa.string()) if has_nanoseconds else values).to_pylist()]

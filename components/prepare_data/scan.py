@@ -151,7 +151,7 @@ class _Encoder:
             rows: The rows.
             reject: Is called for each row that cannot be used.
         """
-        batch = {name: _checked(values) for name, values in zip(rows.rows.schema.names, rows.rows.columns, strict=True)}
+        batch = self._checked(rows.rows)
         unusable = self._unusable(batch)
         gaps = self._gaps(batch) if self._missing in ("drop", "refuse") else {}
         if self._missing == "refuse":
@@ -162,10 +162,16 @@ class _Encoder:
         if left_out := {*unusable, *gaps}:
             is_usable = np.ones(rows.rows.num_rows, bool)
             is_usable[[*left_out]] = False
-            usable = rows.rows.filter(pa.array(is_usable))
-            batch = {name: _checked(values) for name, values in zip(usable.schema.names, usable.columns, strict=True)}
+            batch = self._checked(rows.rows.filter(pa.array(is_usable)))
         self._rows += rows.rows.num_rows - len(left_out)
         return pa.record_batch({name: self._count(name, values) for name, values in batch.items()})
+
+    def _checked(self, rows: pa.RecordBatch) -> dict[str, _Values]:
+        """Return the columns, with their numbers where these are not kept as they are."""
+        return {
+            name: _Values(values) if name in self._source.types else _checked(values)
+            for name, values in zip(rows.schema.names, rows.columns, strict=True)
+        }
 
     def _unusable(self, batch: Mapping[str, _Values]) -> dict[int, tuple[str, str]]:
         """Return the column and the problem of each row that cannot be used."""
@@ -187,7 +193,7 @@ class _Encoder:
         for name in self._counts:
             values = batch[name]
             is_missing = (
-                values.source.is_null().to_numpy(zero_copy_only=False)
+                values.source.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
                 if values.numbers is None
                 else np.isnan(values.numbers).any(axis=1)
             )
@@ -207,7 +213,7 @@ class _Encoder:
         if name == self._source.label:
             return self._label.count(values.source)
         if values.numbers is None:
-            self._counts[name].missing += values.source.null_count
+            self._counts[name].missing += values.source.is_null(nan_is_null=True).true_count
             return values.source
         counts, numbers = self._counts[name], values.numbers
         counts.missing += _rows_with_nan(numbers)

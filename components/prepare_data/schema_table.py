@@ -86,7 +86,10 @@ class SchemaTable(ABC):
     def choose(
         self, files: Sequence[Path], inputs: Sequence[str], others: Sequence[str], codes: Mapping[str, str], task: Task
     ) -> Chosen:
-        """Choose how the columns are read. The first file in which a column has a type sets its kind."""
+        """Choose how the columns are read.
+
+        The first file in which a column has a type sets its kind. Kept numbers get a type for the numbers of all files.
+        """
         found: dict[str, pa.DataType] = {}
         images, times = {*self._options.image_shapes}, []
         for file in files:
@@ -96,9 +99,7 @@ class SchemaTable(ABC):
             images |= {*image_columns(stored)}
             times += [schema.field(name).type for name in (self._options.time_column,) if name]
             for name in inputs:
-                kind = schema.field(name).type
-                if found.get(name, pa.null()) == pa.null():
-                    found[name] = plain_type(kind)
+                found[name] = _common(found.get(name, pa.null()), plain_type(schema.field(name).type))
         decoded = [name for name in inputs if name in images and name not in self._options.columns and task != "none"]
         self._images = choose_images(decoded, files, self._read, self._options)
         self._first = files[0]
@@ -128,3 +129,20 @@ class SchemaTable(ABC):
     def late_notes(self, names: Mapping[str, Sequence[str]], first: str) -> list[str]:
         """Return lines about images: the schema has all columns."""
         return self._images.notes()
+
+
+def _common(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Return the type of the numbers, or lists of numbers, of two types, such as double; else the first type."""
+    if kind == other or pa.types.is_null(kind) or not (_has_numbers(kind) and _has_numbers(other)):
+        return other if pa.types.is_null(kind) else kind
+    schemas = [pa.schema({"": each}) for each in (kind, other)]
+    try:
+        return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+    except pa.ArrowTypeError:  # Numbers and lists.
+        return kind
+
+
+def _has_numbers(kind: pa.DataType) -> bool:
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _has_numbers(kind.value_type)
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))

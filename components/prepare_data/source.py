@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from kfp_distributed.components.prepare_data.column_kinds import cast, plain, spellings
 from kfp_distributed.components.prepare_data.dates import days, microseconds
+from kfp_distributed.components.prepare_data.python_values import python_values
 from kfp_distributed.components.prepare_data.reading import Reject, RejectedRows, Rows, readable
 from kfp_distributed.components.prepare_data.times import DATES, time_keys
 from kfp_distributed.storage.dataset import Column, Task
@@ -171,11 +172,39 @@ class _Converter:
             return self._microseconds(name, values).cast(kind)
         try:
             return values.cast(kind)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        except pa.ArrowInvalid:
+            return self._fitting(name, values, kind)
+        except pa.ArrowNotImplementedError as error:
             raise ValueError(
                 f"column {name!r} has values of type {values.type}, not {kind}: {error}. Declare its kind in columns, "
                 "or leave the column out (drop_columns)"
             ) from None
+
+    def _fitting(self, name: str, values: pa.Array, kind: pa.DataType) -> pa.Array:
+        """Return values in another type, with null in the place of those that it does not hold."""
+        parts = []
+        # Halves that do not fit are divided again, down to single values. The last half on the stack is the first one.
+        stack = [range(len(values))]
+        while stack:
+            rows = stack.pop()
+            part = values[rows.start : rows.stop]
+            try:
+                parts.append(part.cast(kind))
+                continue
+            except pa.ArrowInvalid:
+                middle = len(rows) // 2
+            if middle:
+                stack += [rows[middle:], rows[:middle]]
+                continue
+            parts.append(pa.nulls(1, kind))
+            value = str(python_values(part)[0])[:40]
+            self._add(
+                rows.start,
+                name,
+                f"is {value} ({values.type}), which does not fit the type of the column, {kind}: write one type in all "
+                "files, declare its kind in columns, or leave the column out (drop_columns)",
+            )
+        return pa.concat_arrays(parts)
 
     def _lists(self, name: str, texts: pa.StringArray, kind: pa.DataType) -> pa.Array:
         lists: list[object] = []

@@ -98,7 +98,9 @@ def open_source(
         pixels = Images(images, IMAGE, options.image_size, options.image_shapes.get(IMAGE))
         name = options.label_column or DEFAULT_LABEL
         opened = array_source(path.name, {name: labels, IMAGE: pixels}, options, task)
-        opened = replace(opened, late_notes=pixels.notes)
+        (read,) = opened.parts.values()
+        usable = {path.name: lambda reject: pixels.usable(read(reject), reject)}
+        opened = replace(opened, late_notes=pixels.notes, parts=usable)
     return replace(opened, notes=(*lines_about_files(left_out), *opened.notes))
 
 

@@ -9,14 +9,54 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.pieces import Pieces
+from kfp_distributed.components.prepare_data.plan import Plan
 from kfp_distributed.components.prepare_data.strata import Strata
 
 # Rows whose files are drawn together.
 DRAWN_ROWS = 2**18
 
 
+class RowsLeft:
+    """Rows of each stratum that each target still lacks, in as many bytes as their numbers need.
+
+    With many classes and shards, a shard has few rows of a class, whose number fits into one byte.
+
+    Args:
+        plan: Rows of each stratum in each target.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._held_out = plan, plan.held_out.copy()
+        # Validation and test rows of a group or file have no training shards.
+        has_training = plan.train > 0
+        self._index = np.cumsum(has_training) - 1
+        most = plan.train.max(initial=0) // plan.shards + 1
+        self._shards = np.zeros((int(has_training.sum()), plan.shards), np.min_scalar_type(most))
+        self._is_drawn = np.zeros(len(plan), np.bool_)
+
+    def __len__(self) -> int:
+        """Return the number of strata."""
+        return len(self._plan)
+
+    def __getitem__(self, stratum: int) -> NDArray[np.int64]:
+        """Return the rows that the targets lack, [targets]."""
+        if not self._is_drawn[stratum]:
+            return self._plan[stratum]
+        shards = np.zeros(self._plan.shards, np.int64)
+        if self._plan.train[stratum]:
+            shards += self._shards[self._index[stratum]]
+        return np.concatenate([shards, self._held_out[stratum]])
+
+    def __setitem__(self, stratum: int, rows: NDArray[np.int64]) -> None:
+        """Set the rows that the targets lack, [targets]."""
+        self._is_drawn[stratum] = True
+        self._held_out[stratum] = rows[-2:]
+        if self._plan.train[stratum]:
+            self._shards[self._index[stratum]] = rows[:-2]
+
+
 def draw_targets(
-    left: NDArray[np.int_], strata: NDArray[np.integer], generator: np.random.Generator
+    left: NDArray[np.int_] | RowsLeft, strata: NDArray[np.integer], generator: np.random.Generator
 ) -> NDArray[np.intp]:
     """Draw a target file for each row, in proportion to the rows that the files still lack.
 
@@ -36,8 +76,9 @@ def draw_targets(
     edges = np.searchsorted(strata[order], np.arange(len(left) + 1))
     for index in np.flatnonzero(np.diff(edges)).tolist():
         rows = order[edges[index] : edges[index + 1]]
-        drawn = generator.multivariate_hypergeometric(left[index], len(rows))
-        left[index] -= drawn
+        lacking = left[index]
+        drawn = generator.multivariate_hypergeometric(lacking, len(rows))
+        left[index] = lacking - drawn
         targets[rows] = generator.permutation(np.repeat(np.arange(len(drawn)), drawn))
     return targets
 
@@ -52,7 +93,7 @@ def draw(pieces: Pieces, strata: Strata, seed: int, targets: Path, drawn_rows: i
         targets: File to write.
         drawn_rows: Rows that are drawn together. Another number gives another split. Default: 262,144.
     """
-    generator, left = np.random.default_rng(seed), strata.plan.copy()
+    generator, left = np.random.default_rng(seed), RowsLeft(strata.plan)
     # One column at least, because the rows are counted.
     parts = (strata.of(rows) for rows in pieces.read(strata.names or None))
     with targets.open("wb") as file:

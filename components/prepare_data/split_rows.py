@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kfp_distributed.components.prepare_data.bit_mixing import STEP, mixed
 from kfp_distributed.components.prepare_data.order_statistics import order_statistics
 
 DRAWN, TRAIN, VALIDATION, TEST = range(4)
@@ -103,7 +104,8 @@ def split_groups(
         new, counts = np.unique(batch, return_counts=True)
         keys, inverse = np.unique(np.concatenate([keys, new]), return_inverse=True)
         rows = np.bincount(inverse, np.concatenate([rows, counts]), len(keys)).astype(np.int64)
-    order = np.argsort(_mixed(keys ^ np.uint64(_mixed(np.array([seed], np.uint64))[0])))
+    seeds = mixed(np.array([seed], np.uint64) + np.uint64(STEP))
+    order = np.argsort(mixed((keys ^ seeds) + np.uint64(STEP)))
     has_training = not math.isclose(validation + test, 1)
     needed = has_training + (validation > 0) + (test > 0)
     if len(keys) < needed:
@@ -125,15 +127,6 @@ def split_groups(
     largest = int(rows.argmax())
     together = RowsTogether(int(keys[largest]), int(rows[largest]), int(splits[largest]))
     return GroupSplit(keys, splits, dict(enumerate(counts)), together)
-
-
-def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return each number with its bits mixed, as the generator SplitMix64 does it."""
-    numbers = numbers + np.uint64(0x9E3779B97F4A7C15)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        numbers = (numbers ^ (numbers >> np.uint64(shift))) * np.uint64(factor)
-    mixed: NDArray[np.uint64] = numbers ^ (numbers >> np.uint64(31))
-    return mixed
 
 
 def split_times(

@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.pieces import Pieces
-from kfp_distributed.components.prepare_data.plan import plan_split
+from kfp_distributed.components.prepare_data.plan import Plan, dealt, plan_split
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.scan import FIXED_SPLIT, Scan
 from kfp_distributed.components.prepare_data.source import SPLIT_KEY, SplitBy
@@ -39,7 +39,7 @@ class Strata:
         classes: Number of classes; 1 without classes.
         codes: Class of each code of the label in the pieces; None without classes.
         split_of: The split by group or time; None for none.
-        plan: Rows of each stratum in each training shard, validation and test, [4 * classes, shards + 2].
+        plan: Rows of each of the 4 * classes strata in each training shard, validation and test.
         warnings: Lines about splits whose rows are far from their fractions.
     """
 
@@ -47,7 +47,7 @@ class Strata:
     classes: int
     codes: NDArray[np.int32] | None
     split_of: GroupSplit | TimeSplit | None
-    plan: NDArray[np.int64]
+    plan: Plan
     warnings: tuple[str, ...] = ()
 
     def of(self, rows: pa.RecordBatch) -> NDArray[np.int64]:
@@ -79,7 +79,7 @@ def plan_strata(pieces: Pieces, scan: Scan, split_by: SplitBy, options: Options,
         len(scan.label.classes) if has_classes else 1,
         scan.codes[label] if has_classes else None,
         split_of,
-        np.empty((0, 0), np.int64),
+        dealt(np.empty(0, np.int64), np.empty((0, 2), np.int64), options.shards),
     )
     counts = np.zeros(_SPLITS * empty.classes, np.int64)
     if empty.names:
@@ -151,7 +151,7 @@ def _strata(rows: pa.RecordBatch, strata: Strata) -> NDArray[np.int64]:
     return splits * strata.classes + classes
 
 
-def _plan(counts: NDArray[np.int64], options: Options, validation: float, test: float) -> NDArray[np.int64]:
+def _plan(counts: NDArray[np.int64], options: Options, validation: float, test: float) -> Plan:
     """Return the rows of each stratum in each file.
 
     Args:
@@ -161,17 +161,12 @@ def _plan(counts: NDArray[np.int64], options: Options, validation: float, test: 
         test: Fraction of the drawn rows for the test.
     """
     shards, classes = options.shards, counts.shape[1]
-    plan = np.zeros((_SPLITS, classes, shards + 2), np.int64)
-    dealt = 0
+    train, held_out = np.zeros_like(counts), np.zeros((_SPLITS, classes, 2), np.int64)
     if counts[DRAWN].any():
         fractions = replace(options, validation_fraction=validation, test_fraction=test)
-        drawn = np.array(plan_split(counts[DRAWN].tolist(), fractions))
-        plan[DRAWN], dealt = drawn, int(drawn[:, :shards].sum())
-    plan[VALIDATION, :, shards], plan[TEST, :, shards + 1] = counts[VALIDATION], counts[TEST]
-    for index, count in enumerate(counts[TRAIN].tolist()):
-        # As in plan_split, rows are dealt to the shards in turn.
-        plan[TRAIN, index, :shards] = count // shards + ((np.arange(shards) - dealt) % shards < count % shards)
-        dealt += count
-    if not options.like and dealt < shards:
-        raise ValueError(f"shards is {shards}, but only {dealt} rows are for training: lower shards")
-    return plan.reshape(-1, shards + 2)
+        drawn = plan_split(counts[DRAWN].tolist(), fractions)
+        train[DRAWN], held_out[DRAWN] = drawn.train, drawn.held_out
+    train[TRAIN], held_out[VALIDATION, :, 0], held_out[TEST, :, 1] = counts[TRAIN], counts[VALIDATION], counts[TEST]
+    if not options.like and train.sum() < shards:
+        raise ValueError(f"shards is {shards}, but only {train.sum()} rows are for training: lower shards")
+    return dealt(train.reshape(-1), held_out.reshape(-1, 2), shards)

@@ -26,6 +26,7 @@ from kfp_distributed.storage.files import describe_file
 
 # Columns whose medians are found in the same passes. Each needs a megabyte.
 _MEDIANS = 64
+_SPLITS = ("train", "validation", "test")
 
 
 def write_splits(
@@ -57,9 +58,9 @@ def write_splits(
     Returns:
         The manifest of each split, and a profile of the rows.
     """
-    counts, shards = strata.plan, options.shards
+    rows_of_files, shards = strata.plan.rows_of_files(), options.shards
     files = [folders["train"] / f"part-{shard:05d}.parquet" for shard in range(shards)]
-    files += [folders[split] / "part-00000.parquet" for split in ("validation", "test")]
+    files += [folders[split] / "part-00000.parquet" for split in _SPLITS[1:]]
     draw(pieces, strata, options.seed, scratch / "targets", drawn_rows)
     drawn = DrawnRows(pieces, scan.codes, scratch / "targets")
     vocabularies = VocabularyCounter(_with_fills(scan, drawn, options), is_complete=options.like is not None)
@@ -67,37 +68,34 @@ def write_splits(
         for rows, targets in drawn.read(vocabularies.names):
             vocabularies.add(rows, np.flatnonzero(targets < shards))
     columns = vocabularies.training_columns()
-    rows_of_splits = (counts[:, :shards].sum(), counts[:, shards].sum(), counts[:, shards + 1].sum())
+    rows_of_splits = (rows_of_files[:shards].sum(), *rows_of_files[shards:])
     profiler = Profiler(vocabularies, scan.label, [int(rows) for rows in rows_of_splits], options.seed)
-    class_counts = np.zeros((max(1, len(scan.label.classes)), shards + 2), np.int64)
+    class_counts = np.zeros((len(_SPLITS), max(1, len(scan.label.classes))), np.int64)
     numbers, label = Moments(), scan.label
 
-    def profiled() -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch, NDArray[np.uint16]]]:
+    def profiled() -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch, NDArray[np.uint16], NDArray[np.intp]]]:
         for rows, targets in drawn.read():
             rows = rows.select([name for name in rows.schema.names if name not in _INTERNAL])
             filled = _filled(rows, columns)
+            # The files of the training split are followed by one for validation and one for test.
+            splits = np.maximum(targets.astype(np.intp) - shards + 1, 0)
             if label.task == "classification":
-                np.add.at(class_counts, (rows[label.name].to_numpy(), targets), 1)
+                np.add.at(class_counts, (splits, rows[label.name].to_numpy()), 1)
             elif label.task == "regression":
                 numbers.add(rows[label.name].to_numpy()[targets < shards])
-            profiler.add(filled, splits_of(targets))
-            yield rows, vocabularies.recode(filled), targets
-
-    def splits_of(targets: NDArray[np.uint16]) -> NDArray[np.intp]:
-        # The files of the training split are followed by one for validation and one for test.
-        return np.maximum(targets.astype(np.intp) - shards + 1, 0)
+            profiler.add(filled, splits)
+            yield rows, vocabularies.recode(filled), targets, splits
 
     texts = [column.name for column in columns if column.kind in ("category", "kept")]
     with ShardFiles(files, [*texts, *(label.classes and [label.name])]) as shard_files:
         # Duplicates are counted here, so that both threads have about as much to do.
-        for with_gaps, rows, targets in read_ahead(profiled()):
-            profiler.add_to_duplicates(with_gaps, splits_of(targets))
+        for with_gaps, rows, targets, splits in read_ahead(profiled()):
+            profiler.add_to_duplicates(with_gaps, splits)
             shard_files.add(rows, targets)
     if not options.like:
         columns = with_statistics(columns, profiler.moments)
         if label.task == "regression":
             label = replace(label, mean=float(numbers.mean[0]), std=float(numbers.std[0]))
-    rows_of_files = counts.sum(axis=0)
     manifests = _manifests(columns, label, rows_of_files, class_counts, options, name, folders, files, profiler.content)
     return manifests, profiler.profile(scan.unseen)
 
@@ -159,7 +157,7 @@ def _manifests(
             Shard(entries[target].path, int(rows_of_files[target]), entries[target].size, entries[target].sha256)
             for target in targets
         )
-        counts = class_counts[:, targets].sum(axis=1).tolist() if label.classes else ()
+        counts = class_counts[_SPLITS.index(split)].tolist() if label.classes else ()
         manifests[split] = DatasetManifest(
             split,
             columns,

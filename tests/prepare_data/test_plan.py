@@ -96,20 +96,22 @@ def test_unusable_labels_are_refused(counts, message):
         order_classes(counts, "kind")
 
 
+def table_of(plan):
+    """The rows of each stratum in each file."""
+    return [plan[stratum].tolist() for stratum in range(len(plan))]
+
+
 def test_a_plan():
     options = Options(validation_fraction=0.2, test_fraction=0.1, shards=3)
-    assert plan_split([10, 25, 5], options) == ((3, 2, 2, 2, 1), (6, 6, 6, 5, 2), (1, 1, 1, 1, 1))
+    assert table_of(plan_split([10, 25, 5], options)) == [[3, 2, 2, 2, 1], [6, 6, 6, 5, 2], [1, 1, 1, 1, 1]]
     # Each class keeps a row for training.
-    assert plan_split([2, 2, 36], Options(validation_fraction=0.5, shards=1, test_fraction=0.4)) == (
-        (1, 1, 0),
-        (1, 1, 0),
-        (3, 18, 15),
-    )
+    plan = plan_split([2, 2, 36], Options(validation_fraction=0.5, shards=1, test_fraction=0.4))
+    assert table_of(plan) == [[1, 1, 0], [1, 1, 0], [3, 18, 15]]
 
 
 def held_out(counts, options):
     """Return the rows of each class for validation and for the test, [classes, 2]."""
-    return np.array(plan_split(counts, options))[:, options.shards :]
+    return plan_split(counts, options).held_out
 
 
 @pytest.mark.parametrize(("classes", "rows"), [(200, 2), (500, 2), (500, 3), (1000, 5)])
@@ -132,7 +134,9 @@ def test_a_plan_has_every_row_once_and_equal_shares(counts, validation, test, sh
     assume(rows * (1 - validation - test) >= shards + 2)
     # Where classes cannot give what a split should get because each keeps one row, the totals are smaller.
     assume(all(count * (1 - validation - test) >= 1 for count in counts))
-    plan = np.array(plan_split(counts, Options(validation_fraction=validation, test_fraction=test, shards=shards)))
+    planned = plan_split(counts, Options(validation_fraction=validation, test_fraction=test, shards=shards))
+    plan = np.array(table_of(planned))
+    assert planned.rows_of_files().tolist() == plan.sum(axis=0).tolist()
     assert plan.sum(axis=1).tolist() == counts
     train = plan[:, :shards]
     assert train.sum(axis=1).min() > 0

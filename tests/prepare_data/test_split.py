@@ -1,6 +1,7 @@
 """The draw of the split, the statistics and the shards."""
 
 import json
+import tracemalloc
 
 import numpy as np
 import pyarrow as pa
@@ -11,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_distributed.components.prepare_data.pieces import Pieces
+from kfp_distributed.components.prepare_data.plan import dealt
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.scan import scan
 from kfp_distributed.components.prepare_data.sources import array_source
-from kfp_distributed.components.prepare_data.split import draw_targets
+from kfp_distributed.components.prepare_data.split import RowsLeft, draw_targets
 from kfp_distributed.components.prepare_data.strata import plan_strata
 from kfp_distributed.components.prepare_data.write import write_splits
 from kfp_distributed.storage.dataset import DatasetManifest, parts_of_rank, read_batches, whole_shard
@@ -58,6 +60,35 @@ def test_every_row_is_equally_likely_in_each_split():
 def test_a_draw_refuses_more_rows_than_were_planned():
     with pytest.raises(ValueError, match="nsample > sum"):
         draw_targets(np.array([[1, 1]]), np.zeros(3, np.int32), np.random.default_rng(0))
+
+
+@given(
+    train=st.lists(st.integers(0, 3000), min_size=1, max_size=4),
+    shards=st.integers(1, 4),
+    seed=st.integers(0, 5),
+)
+def test_a_draw_of_few_bytes_is_that_of_a_table(train, shards, seed):
+    held_out = np.arange(2 * len(train)).reshape(-1, 2)
+    plan = dealt(np.array(train), held_out, shards)
+    table = np.array([plan[stratum] for stratum in range(len(plan))])
+    strata = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(plan)), table.sum(axis=1)))
+    left, generators = RowsLeft(plan), [np.random.default_rng(seed) for _ in range(2)]
+    for part in np.array_split(strata, 5):
+        few, many = (draw_targets(rows, part, g) for rows, g in zip((left, table), generators, strict=True))
+        np.testing.assert_array_equal(few, many)
+    assert not any(left[stratum].any() for stratum in range(len(plan)))
+
+
+def test_the_memory_of_a_draw_with_the_most_classes_and_shards():
+    """A table of 64-bit integers would take 269 MB."""
+    tracemalloc.start()
+    try:
+        plan = dealt(np.full(65_536, 1000), np.full((65_536, 2), 100), 512)
+        draw_targets(RowsLeft(plan), np.arange(1000), np.random.default_rng(0))
+        assert plan.rows_of_files().sum() == 65_536 * 1200
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_each_row_is_in_one_split_with_equal_shares_of_the_classes(file, run, tmp_path):

@@ -127,8 +127,8 @@ def test_images_that_are_described_in_parts_have_the_same_profile(run, tmp_path,
     pixels = generator.integers(0, 256, (300, 8, 8, 3), np.uint8)
     source = npz(tmp_path / "data.npz", image=pixels, age=generator.normal(size=300), label=np.arange(300) % 3)
     at_once = run(source, "at-once")["train"]
-    monkeypatch.setattr(profile, "_MAXIMUM_NUMBERS", 100)
-    monkeypatch.setattr(profile, "_PART_NUMBERS", 1000)
+    monkeypatch.setattr(profile, "MAXIMUM_NUMBERS", 100)
+    monkeypatch.setattr(profile, "PART_NUMBERS", 1000)
     in_parts = run(source, "in-parts")["train"]
     assert (in_parts.content, in_parts.shards) == (at_once.content, at_once.shards)
     for column, other in zip(in_parts.columns, at_once.columns, strict=True):

@@ -95,6 +95,21 @@ def test_rows_without_a_label_keep_their_types(run, tmp_path):
     assert "<td>text " in (tmp_path / "out" / "overview.html").read_text()
 
 
+@pytest.mark.parametrize("name", ["data.parquet", "data.csv", "data.jsonl"])
+def test_kept_fractions_keep_all_digits(file, run, tmp_path, name):
+    values = [0.1, 1 / 3, 1e300, 2.0**53 - 0.5]
+    text = "x\n" + "".join(f"{value!r}\n" for value in values)
+    source = file(name, text if name == "data.csv" else "".join(f'{{"x": {value!r}}}\n' for value in values))
+    if name == "data.parquet":
+        pq.write_table(pa.table({"x": [*values, float("inf"), float("nan")]}), source)
+    options = {"label_column": "", "shards": 1, "validation_fraction": 0, "test_fraction": 0}
+    train = run(source, **options)["train"]
+    read = pq.read_table(tmp_path / "out" / "train" / "part-00000.parquet")["x"]
+    assert train.columns[0].dtype == str(read.type) == "double"
+    assert sorted(value for value in read.to_pylist() if np.isfinite(value)) == sorted(values)
+    assert run(source, missing="drop", **options)["train"].rows == len(read) - (name == "data.parquet")
+
+
 def test_texts_beside_a_label(file, run, tmp_path):
     text = "review,stars\n" + "".join(f'"good, {i}",{i % 2}\n' for i in range(2000))
     train = run(file("data.csv", text), label_column="stars", columns={"review": "text"})["train"]
