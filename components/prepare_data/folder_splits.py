@@ -75,7 +75,7 @@ def splits_of(path: Path) -> dict[str, SourceFiles]:
         return {"": saved}
     if (dictionary := dictionary_splits(root)) is not None:
         return _by_folder(root, dictionary)
-    return _by_name(_data_folder(root)) or {"": root}
+    return _by_folder_name(root) or _by_name(_data_folder(root)) or {"": root}
 
 
 def _by_folder(root: SourceFiles, folders: Mapping[str, SourceFiles]) -> dict[str, SourceFiles]:
@@ -95,6 +95,37 @@ def _by_folder(root: SourceFiles, folders: Mapping[str, SourceFiles]) -> dict[st
     if "" not in splits:
         raise ValueError(f"source {root.path.name}: dataset_dict.json has no split 'train', but {[*folders]}")
     return {"": splits.pop(""), **splits}
+
+
+def _by_folder_name(root: SourceFiles) -> dict[str, SourceFiles] | None:
+    """Return the files in folders such as train and test; None if there is any other folder.
+
+    Raises:
+        ValueError: Two folders are for one split.
+    """
+    folders = {entry.name: entry for entry in root.files if entry.is_dir()}
+    described = [entry for entry in root.files if not entry.is_dir() and _DESCRIPTIONS.fullmatch(entry.name)]
+    if (
+        len(folders) < 2
+        or not all(map(_SPLIT_NAME.fullmatch, folders))
+        or "" not in map(_split_of, folders)
+        or len(folders) + len(described) < len(root.files)
+    ):
+        return None
+    left_out = [*root.left_out, *(LeftOut(file.name, "description") for file in described)]
+    splits: dict[str, SourceFiles] = {}
+    for name, folder in folders.items():
+        split = _split_of(name) or ""
+        if split in splits:
+            same = [other for other in folders if _split_of(other) == split]
+            raise ValueError(
+                f"source {root.path.name}: the folders {first_names(same)} are {len(same)} for one split: {_SEPARATELY}"
+            )
+        listing = list_folder(folder, root.path)
+        splits[split] = SourceFiles(root.path, listing.files, listing.left_out)
+        left_out += listing.left_out if not split else ()
+    training = SourceFiles(root.path, splits.pop("").files, tuple(left_out))
+    return {"": training, **splits}
 
 
 def _data_folder(root: SourceFiles) -> SourceFiles:

@@ -5,6 +5,7 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 from prepare_data.test_huggingface import save_to_disk
 from prepare_data.test_own_splits import SPLITS, numbers_of
 
@@ -160,7 +161,44 @@ def test_files_of_no_split_are_refused(parquet, run, file, other):
         run(folder, label_column="kind")
 
 
-def test_folders_of_classes_with_the_names_of_splits_are_classes(file):
-    for name in ("train", "test"):
-        folder = file(f"photos/{name}/train-1.png", "x").parents[1]
-    assert [*splits_of(folder)] == [""]
+def write_images(folder, names):
+    for number, name in enumerate(names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (4, 3), number).save(folder / name)
+
+
+def test_folders_of_splits_with_folders_of_classes(tmp_path, run, capsys):
+    folder = tmp_path / "pets"
+    classes = ["cat", "dog"]
+    write_images(folder, [f"train/{kind}/{number}.png" for kind in classes for number in range(6)])
+    write_images(folder, [f"val/{kind}/{number}.png" for kind in classes for number in range(2)])
+    write_images(folder, [f"test/{kind}/{number}.png" for kind in classes for number in range(3)])
+    (folder / "README.md").write_text("pets")
+    manifests = run(folder, shards=1)
+    assert [manifests[split].rows for split in SPLITS] == [12, 4, 6]
+    assert [manifests[split].class_counts for split in SPLITS] == [(6, 6), (2, 2), (3, 3)]
+    assert manifests["train"].label.classes == ("cat", "dog")
+    out = capsys.readouterr().out
+    assert "test: 2 files of the source, by their names: 'test/cat/', 'test/dog/'\n" in out
+    assert "left out 1 description of the data: 'README.md'\n" in out
+
+
+def test_folders_of_splits_with_tables(parquet, run, tmp_path):
+    parquet("repo/train", "a.parquet")
+    pq.write_table(pa.table(rows(20)), parquet("repo/validation") / "a.parquet")
+    pq.write_table(pa.table(rows(40)), parquet("repo/test") / "b.parquet")
+    assert ages(tmp_path, run(tmp_path / "repo", label_column="kind", shards=1)) == THREE
+
+
+def test_images_of_splits_without_classes_are_refused(tmp_path, run):
+    """Their classes would be 'train' and 'test'."""
+    write_images(tmp_path / "pets", [f"{split}/{number}.png" for split in ("train", "test") for number in range(6)])
+    with pytest.raises(ValueError, match=r"source pets has \.png: it must be .* a folder of images for each class"):
+        run(tmp_path / "pets")
+
+
+def test_two_folders_of_one_split_are_refused(parquet, run, tmp_path):
+    for name in ("train", "val", "dev"):
+        parquet(f"repo/{name}", "a.parquet")
+    with pytest.raises(ValueError, match=r"source repo: the folders 'dev', 'val' are 2 for one split: give the files"):
+        run(tmp_path / "repo", label_column="kind")
