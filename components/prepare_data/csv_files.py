@@ -19,7 +19,7 @@ from kfp_distributed.components.prepare_data.csv_format import (
     opened_text,
 )
 from kfp_distributed.components.prepare_data.number_texts import NUMBER
-from kfp_distributed.components.prepare_data.reading import CodesFound, Reject, Rows, one_batch
+from kfp_distributed.components.prepare_data.reading import ReadAgain, Reject, Rows, one_batch
 
 BLOCK_BYTES = 2**23
 """Bytes of a file that are parsed together, on all processors."""
@@ -80,7 +80,7 @@ def read_csv(
 
     Raises:
         ValueError: The file is not CSV.
-        CodesFound: Numbers of the type DIGITS have leading zeros.
+        ReadAgain: Numbers of the type DIGITS have leading zeros.
     """
     names = csv_names(file, csv_format)
     types = types or dict.fromkeys(names, pa.string())
@@ -123,7 +123,7 @@ class _Parser:
 
         Raises:
             pa.ArrowInvalid: A row does not fit.
-            CodesFound: Numbers of the type DIGITS have leading zeros.
+            ReadAgain: Numbers of the type DIGITS have leading zeros.
         """
         try:
             rows = self._parse(_PARSED_BYTES)
@@ -158,7 +158,7 @@ class _Parser:
 
         Raises:
             ValueError: No row that does not fit was found.
-            CodesFound: Numbers of the type DIGITS have leading zeros.
+            ReadAgain: Numbers of the type DIGITS have leading zeros.
         """
         short: list[pa_csv.InvalidRow] = []
 
@@ -226,14 +226,14 @@ class _Parser:
 
         Raises:
             pa.ArrowInvalid: A text is no number.
-            CodesFound: Numbers have leading zeros, and all are digits.
+            ReadAgain: Numbers have leading zeros, and all are digits.
         """
         trimmed = pc.utf8_trim_whitespace(texts)
         may_be_code = pc.and_(pc.starts_with(trimmed, "0"), pc.greater(pc.binary_length(trimmed), 1))
         if may_be_code.true_count:
             codes = pc.filter(trimmed, pc.and_(may_be_code, pc.match_substring_regex(trimmed, r"^0\d+$")))
             if len(codes):
-                raise CodesFound(name, codes[0].as_py())
+                raise ReadAgain({name: codes[0].as_py()})
         if self._format.decimal != ".":
             trimmed = pc.replace_substring(trimmed, self._format.decimal, ".")
         return trimmed.cast(self._types[name].value_type)

@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from kfp_distributed.components.prepare_data.reading import ColourFound, Reject, Rows, reading
+from kfp_distributed.components.prepare_data.reading import ReadAgain, Reject, Rows, reading
 
 # Relative difference of two aspect ratios up to which an image is not called squashed: 640x480 and 640x500 are alike.
 ASPECT_TOLERANCE = 0.05
@@ -53,7 +53,7 @@ class ImageDecoder:
     """Decodes images into one form, and counts what that changes about them.
 
     Args:
-        column: Name of the column, for ColourFound.
+        column: Name of the column, for ReadAgain.
         shape: Height, width and channels (1 or 3) of the decoded images.
         is_open: Whether the channels were chosen by a few images. Then an image with colour is no grey one.
     """
@@ -89,13 +89,13 @@ class ImageDecoder:
 
         Raises:
             ValueError: It is not an image.
-            ColourFound: It has colour, and the first images are grey.
+            ReadAgain: It has colour, and the first images are grey.
         """
         height, width, channels = self._shape
         with opened_image(image, name) as opened:
             form = _form(opened)
             if channels == 1 and self._is_open and not form.is_grey:
-                raise ColourFound(self._column, (height, width, 3))
+                raise ReadAgain(image_shapes={self._column: (height, width, 3)})
             turned = ImageOps.exif_transpose(opened)
             return np.asarray(turned.convert("L" if channels == 1 else "RGB").resize((width, height))), form
 

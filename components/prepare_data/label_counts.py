@@ -13,6 +13,7 @@ from kfp_distributed.components.prepare_data.data_warnings import spelling_warni
 from kfp_distributed.components.prepare_data.growing_vocabulary import GrowingVocabulary
 from kfp_distributed.components.prepare_data.number_texts import FINITE
 from kfp_distributed.components.prepare_data.plan import order_classes
+from kfp_distributed.components.prepare_data.reading import ReadAgain
 from kfp_distributed.storage.dataset import DatasetManifest, Label, Task
 
 MAXIMUM_CLASSES = 65_536
@@ -20,10 +21,6 @@ MAXIMUM_CLASSES = 65_536
 
 # Labels with more different whole numbers are quantities, unless the task says that they are classes.
 _CLASS_NUMBERS = 100
-
-
-class TaskFound(Exception):
-    """The labels are numbers to predict and no classes. The message says why."""
 
 
 class LabelCounts:
@@ -84,7 +81,7 @@ class LabelCounts:
         """Check the spellings that are new since the last call.
 
         Raises:
-            TaskFound: The labels are numbers to predict, and the task is open.
+            ReadAgain: The labels are numbers to predict, and the task is open.
             ValueError: There are too many classes.
         """
         texts = list(self.vocabulary.codes)[self._checked :]
@@ -94,9 +91,11 @@ class LabelCounts:
         if self._is_open and self._are_numbers:
             for text in texts:
                 if not float(text).is_integer():
-                    raise TaskFound(f"label_column {self._name!r} has the value {text}, which is no whole number")
+                    reason = f"label_column {self._name!r} has the value {text}, which is no whole number"
+                    raise ReadAgain(regression=reason)
             if self._checked > _CLASS_NUMBERS:
-                raise TaskFound(f"label_column {self._name!r} has more than {_CLASS_NUMBERS} different whole numbers")
+                reason = f"label_column {self._name!r} has more than {_CLASS_NUMBERS} different whole numbers"
+                raise ReadAgain(regression=reason)
         if self._checked > MAXIMUM_CLASSES:
             advice = "name another label_column" + ', or set task to "regression"' * self._are_numbers
             raise ValueError(

@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kfp_distributed.components.prepare_data.folder_splits import split_sources
-from kfp_distributed.components.prepare_data.label_counts import TaskFound
 from kfp_distributed.components.prepare_data.pieces import Pieces
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind, Options
-from kfp_distributed.components.prepare_data.reading import CodesFound, ColourFound, RejectedRows
+from kfp_distributed.components.prepare_data.reading import ReadAgain, RejectedRows
 from kfp_distributed.components.prepare_data.scan import Scan, Scanner, lines_about_gaps
 from kfp_distributed.components.prepare_data.source import Source, SplitBy
 from kfp_distributed.components.prepare_data.source_files import SourceFiles
@@ -94,12 +93,11 @@ def read_sources(
                 late += [note for note in source.late_notes() if note not in late]
             scan = scanner.result(rejected)
             break
-        except CodesFound as found:
-            codes[found.column] = found.value
-        except ColourFound as found:
-            options = replace(options, image_shapes={**options.image_shapes, found.column: found.shape})
-        except TaskFound as found:
-            task, reason = "regression", str(found)
+        except ReadAgain as found:
+            codes |= found.codes
+            options = replace(options, image_shapes={**options.image_shapes, **found.image_shapes})
+            if found.regression:
+                task, reason = "regression", found.regression
         pieces.delete()
         attempt += 1
     print(f"task: {task}, because {reason or scanner.reason}", flush=True)

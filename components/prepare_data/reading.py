@@ -1,6 +1,6 @@
 """Rows as readers yield them, rows that cannot be used, and errors of damaged files."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -34,29 +34,18 @@ class Rows(NamedTuple):
 
 
 @dataclass
-class CodesFound(Exception):
-    """A column that was read as numbers has codes, such as "01234".
+class ReadAgain(Exception):
+    """A later row shows that the source must be read in another way than its first rows told.
 
     Attributes:
-        column: Name of the column.
-        value: The first code.
+        codes: Columns that were read as numbers and have codes, such as "01234", with a code of each.
+        image_shapes: Height, width and channels of columns whose images have colour and were read as grey ones.
+        regression: Why the labels are numbers to predict and no classes; "" if they are classes.
     """
 
-    column: str
-    value: str
-
-
-@dataclass
-class ColourFound(Exception):
-    """An image has colour, and the images before it are read as grey ones.
-
-    Attributes:
-        column: Name of the column.
-        shape: Height, width and channels of the images in colour.
-    """
-
-    column: str
-    shape: tuple[int, int, int]
+    codes: Mapping[str, str] = field(default_factory=dict)
+    image_shapes: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    regression: str = ""
 
 
 class RowsRefused(ValueError):

@@ -92,8 +92,7 @@ class Scanner:
 
         Raises:
             ValueError: A row or column cannot be used. The message names it and what to do.
-            CodesFound: A column of numbers has codes.
-            TaskFound: The labels are numbers to predict, and the task is open.
+            ReadAgain: A column of numbers has codes, or the labels are numbers to predict, and the task is open.
         """
         for file, rows in read_ahead(_counted(source, rejected)):
             batch = self._encoder.encode(rows, partial(rejected.add, file))

@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 
 from kfp_distributed.components.prepare_data.pieces import Pieces
 from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.reading import CodesFound, RejectedRows
+from kfp_distributed.components.prepare_data.reading import ReadAgain, RejectedRows
 from kfp_distributed.components.prepare_data.scan import scan
 from kfp_distributed.components.prepare_data.sources import open_source
 from kfp_distributed.storage.dataset import Column, Label
@@ -32,8 +32,8 @@ def opened(path, options=LABELLED):
             batches = [rows.rows for _, rows in source.batches(rejected)]
             rejected.check()
             return source, batches
-        except CodesFound as found:
-            codes[found.column] = found.value
+        except ReadAgain as found:
+            codes |= found.codes
 
 
 def rows_of(path, options=LABELLED):
