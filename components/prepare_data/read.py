@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pyarrow as pa
+
 from kfp_distributed.components.prepare_data.folder_splits import split_sources
 from kfp_distributed.components.prepare_data.pieces import Pieces
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind, Options
@@ -79,6 +81,8 @@ def read_sources(
         options = _like(options, options.like.columns)
     while True:
         main = open_source(sources[""], options, scratch, codes, task)
+        if options.like:
+            main = replace(main, types=_kept_types(main, options.like.columns))
         log(note for note in main.notes if note not in logged)
         logged |= {*main.notes}
         pieces = Pieces(unfinished / f"pieces-{attempt}", main.expected_bytes, options.seed)
@@ -118,6 +122,25 @@ def _like(options: Options, columns: Sequence[Column]) -> Options:
     shapes = {column.name: column.shape for column in columns if column.dtype == "uint8" and len(column.shape) == 3}
     names = tuple(column.name for column in columns)
     return replace(options, columns=_declared(columns), inputs=names, image_shapes=shapes)
+
+
+def _kept_types(source: Source, columns: Iterable[Column]) -> dict[str, pa.DataType]:
+    """Return the types of a source's kept columns as another dataset keeps them.
+
+    Raises:
+        ValueError: A column has another type, to which its values are not converted.
+    """
+    types = dict(source.types)
+    for column in columns:
+        if column.name in types and str(types[column.name]) != column.dtype:
+            try:
+                types[column.name] = pa.type_for_alias(column.dtype)
+            except ValueError:
+                raise ValueError(
+                    f"column {column.name!r} is of type {types[column.name]}, but the dataset in like keeps it as "
+                    f"{column.dtype}: write it in this type"
+                ) from None
+    return types
 
 
 def _declared(columns: Iterable[Column]) -> dict[str, DeclaredKind]:

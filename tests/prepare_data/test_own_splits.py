@@ -189,3 +189,18 @@ def test_a_class_without_a_training_row_is_named(file, run, capsys):
     text = "x,label\n" + "1,a\n2,b\n" * 20
     run(file("data.csv", text), sources={"test": str(file("test.csv", "x,label\n1,a\n2,c\n3,c\n"))})
     assert "label_column 'label' has 1 class in no training row, such as 'c'" in capsys.readouterr().out
+
+
+def test_kept_columns_have_the_types_of_the_dataset_in_like(tmp_path, run):
+    def write(name, kind, last=39):
+        pq.write_table(pa.table({"a": pa.array([*range(39), last]).cast(kind)}), tmp_path / name)
+        return tmp_path / name
+
+    like = run(write("first.parquet", pa.int32()), "first", task="none", label_column="")["train"]
+    run(write("second.parquet", pa.float64()), "second", like=like, label_column="", shards=1)
+    assert pq.read_schema(tmp_path / "second" / "train" / "part-00000.parquet") == pa.schema({"a": pa.int32()})
+    with pytest.raises(ValueError, match=r"row 40 of third\.parquet: 'a' is 39.5 .double., which does not fit"):
+        run(write("third.parquet", pa.float64(), 39.5), "third", like=like, label_column="")
+    like = run(write("fourth.parquet", pa.decimal128(19)), "fourth", task="none", label_column="")["train"]
+    with pytest.raises(ValueError, match=r"column 'a' is of type int64, but the dataset in like keeps it as decimal"):
+        run(write("fifth.parquet", pa.int64()), "fifth", like=like, label_column="")
