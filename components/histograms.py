@@ -13,6 +13,8 @@ _CLASSES = 5
 # Numbers outside of these quantiles are left out where they would squeeze the others into few bins.
 _QUANTILES = (0.005, 0.995)
 _LARGEST_STRETCH = 2.0
+# From here on, a 64-bit float cannot have a fraction of 0.5.
+_NO_HALVES = 2.0**52
 # Quantiles of so many numbers are precise enough, and need little memory.
 _QUANTILE_NUMBERS = 100_000
 
@@ -44,16 +46,20 @@ def count_bins(
 
 
 def bin_edges(numbers: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return the edges of bins for numbers: one bin for each of a few whole numbers, else 30 over their range.
+    """Return the edges of bins for numbers: one bin for each of a few whole numbers, else up to 30 over their range.
 
-    Far outliers are left out of the range.
+    Far outliers are left out of the range. There are fewer bins if the range has fewer 64-bit floats.
     """
     low, high = float(numbers.min()), float(numbers.max())
-    if high - low < _WHOLE_NUMBERS and (numbers == numbers.round()).all():
+    is_whole = max(-low, high) < _NO_HALVES and (numbers == numbers.round()).all()
+    if is_whole and high - low < _WHOLE_NUMBERS:
         return np.arange(low - 0.5, high + 1)
     subset = numbers[:: 1 + len(numbers) // _QUANTILE_NUMBERS].astype(np.float64)
     inner_low, inner_high = (float(quantile) for quantile in np.quantile(subset, _QUANTILES))
     if high - low > _LARGEST_STRETCH * (inner_high - inner_low) > 0:
         low, high = inner_low, inner_high
-    edges: NDArray[np.float64] = np.histogram_bin_edges([], _BINS, (low, high))
+    step = float(np.spacing(max(-low, high)))
+    if low == high:
+        low, high = low - max(0.5, step), high + max(0.5, step)
+    edges: NDArray[np.float64] = np.linspace(low, high, 1 + max(1, int(min(_BINS, (high - low) / step))))
     return edges

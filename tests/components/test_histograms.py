@@ -45,5 +45,27 @@ def test_bins_of_odd_numbers(numbers):
     assert np.histogram(numbers, edges)[0].sum() == len(numbers)
 
 
+@pytest.mark.parametrize(
+    ("numbers", "bins"),
+    [
+        ([1e16], 2),
+        ([-1e17, -1e17], 2),
+        ([1e17, 1e17 + 16], 1),
+        ([2.0**53, 2.0**53 + 4], 2),
+        ([2.0**52, 2.0**52 + 1], 1),
+        ([1e15 + 0.5], 8),
+        ([1e30, 2e30], 30),
+        ([0, 5e-324], 1),
+        ([5e-324], 30),
+        ([1e-310, 2e-310], 30),
+    ],
+)
+def test_no_bin_is_narrower_than_a_step_of_64_bit_floats(numbers, bins):
+    edges = bin_edges(np.array(numbers))
+    assert len(edges) == bins + 1
+    assert (np.diff(edges) > 0).all()
+    assert np.histogram(numbers, edges)[0].sum() == len(numbers)
+
+
 def test_a_column_without_numbers_has_no_bins():
     assert counted([np.nan]) == ([], {}, 0)

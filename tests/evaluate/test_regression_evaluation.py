@@ -124,6 +124,16 @@ def test_equal_targets_have_no_r2(write_dataset, save_model, tmp_path):
     assert "R² is undefined, because all true numbers are equal." in report.read_text()
 
 
+@pytest.mark.parametrize("prices", [[1e17], [1e16 + 1e9] * 2])
+def test_residuals_that_are_close_for_64_bit_floats_have_a_report(write_dataset, save_model, tmp_path, prices):
+    zeros = np.zeros(len(prices), np.float32)
+    dataset = write_dataset(COLUMNS, [zeros, zeros], np.array(prices), label=PRICE)
+    model, metrics, report = saved_model(save_model), dsl.Metrics(), tmp_path / "report.html"
+    run_evaluation(str(model), str(dataset), metrics, dsl.ClassificationMetrics(), str(report), "mae")
+    assert metrics.metadata["mae"] == pytest.approx(prices[0] - 1e9)
+    assert "Residuals" in Page(report.read_text()).texts
+
+
 def test_numbers_whose_squares_are_infinite_are_refused(write_dataset):
     zeros = np.zeros(2, np.float32)
     folder = write_dataset(COLUMNS, [zeros, zeros], np.array([1e200, -1e200]), label=PRICE)
