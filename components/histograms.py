@@ -20,7 +20,7 @@ _QUANTILE_NUMBERS = 100_000
 
 
 def count_bins(
-    values: NDArray[np.float32], labels: NDArray[np.int32], classes: Sequence[str]
+    values: NDArray[np.floating], labels: NDArray[np.int32], classes: Sequence[str]
 ) -> tuple[list[float], dict[str, list[int]], int]:
     """Count the numbers of a column in bins of equal width.
 

@@ -150,7 +150,7 @@ def _label_chart(manifests: Mapping[str, DatasetManifest], sample: RowSample) ->
         )
     if label.task == "none":
         return None
-    edges, counts, outliers = count_bins(sample.labels[:, np.newaxis].astype(np.float32), sample.labels, ())
+    edges, counts, outliers = count_bins(sample.labels[:, np.newaxis], sample.labels, ())
     title = f"Distribution of {label.name}" + (f" ({outliers:,} outliers are not shown)" if outliers else "")
     return histogram(title, edges, counts, y="rows") if edges else None
 

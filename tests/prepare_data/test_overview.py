@@ -101,6 +101,17 @@ def test_content_of_an_overview():
     )
 
 
+def test_the_distribution_of_a_label_has_the_digits_of_64_bit_floats():
+    """32-bit floats are 128 apart at 1.7e9."""
+    labels = 1.7e9 + np.linspace(0, 3, 31)
+    sample = RowSample(np.zeros((31, 1), np.float32), labels, 31)
+    shards, label = (Shard("part.parquet", 31, 1, "0"),), Label("time", (), "regression", 1.7e9, 1.0)
+    splits = {"train": DatasetManifest("train", COLUMNS[:1], label, shards, (), 0, "times.csv")}
+    chart = overview_page(splits, Profile({}, sample, (), ()), {}).classes
+    counts = [int(row[1]) for row in chart.table.rows]
+    assert (len(counts), sum(counts), max(counts)) == (30, 31, 2)
+
+
 def test_the_page_shows_the_content_literally():
     splits = splits_of(COLUMNS, ("<i>größe", "no"))
     content = overview_page(splits, PROFILE, {"<b>age": 500}, ["column '<b>age' & others"])
