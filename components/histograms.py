@@ -27,18 +27,18 @@ def count_bins(
     Args:
         values: The numbers of each row, [rows, size]; NaN is missing.
         labels: Class index of each row.
-        classes: Names of the classes.
+        classes: Names of the classes; () for a number to predict.
 
     Returns:
-        The edges of the bins, the counts by class, and the number of outliers that are in no bin. With many classes the
-        counts are those of all rows. Without any number there are no edges.
+        The edges of the bins, the counts by class, and the number of outliers that are in no bin. With many classes or
+        none, the counts are those of all rows. Without any number there are no edges.
     """
     known = values[~np.isnan(values)]
     if not known.size:
         return [], {}, 0
     edges = bin_edges(known)
     groups = {"training rows": values}
-    if len(classes) <= _CLASSES:
+    if 0 < len(classes) <= _CLASSES:
         groups = {name: values[labels == index] for index, name in enumerate(classes)}
     # NaN is in no bin.
     counts = {name: np.histogram(group, edges)[0].tolist() for name, group in groups.items()}

@@ -18,8 +18,9 @@ def test_whole_numbers_have_a_bin_each_and_few_classes_their_own_counts():
     assert outliers == 0
 
 
-def test_many_classes_are_counted_together():
-    assert counted([0, 1, 1])[1] == {"training rows": [1, 2]}
+@pytest.mark.parametrize("classes", [tuple("abcdef"), ()])
+def test_the_rows_of_many_or_no_classes_are_counted_together(classes):
+    assert counted([0, 1, 1], classes=classes)[1:] == ({"training rows": [1, 2]}, 0)
 
 
 def test_other_numbers_have_30_bins_over_their_range():
