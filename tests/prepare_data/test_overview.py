@@ -7,10 +7,11 @@ import numpy as np
 from pages import Page
 from PIL import Image
 
+from kfp_distributed.components.moments import Moments
 from kfp_distributed.components.prepare_data.duplicates import Duplicates
 from kfp_distributed.components.prepare_data.leakage import Predictor
 from kfp_distributed.components.prepare_data.overview import ClassImages, OverviewPage, overview_page, sample_images
-from kfp_distributed.components.prepare_data.profile import Moments, Profile
+from kfp_distributed.components.prepare_data.profile import Profile
 from kfp_distributed.components.prepare_data.sample import RowSample
 from kfp_distributed.reports.charts import bar_chart, histogram
 from kfp_distributed.reports.page import render_page
