@@ -40,6 +40,7 @@ SHARED_BY_STEPS = (
     "components.mlflow_client",
     "components.row_texts",
     "components.histograms",
+    "components.moments",
     "components.http_requests",
     "components.source_address",
     "components.source_drivers",

@@ -83,14 +83,15 @@ def log_scalars(folder: str, epoch: int, metrics: Mapping[str, float]) -> None:
 def export_model(model: tf_keras.Model, manifest: DatasetManifest, folder: str) -> None:
     """Write a SavedModel that maps "features", float32 [n, *input_shape], to one output.
 
-    The output is "probabilities", float32 [n, classes], or for a number "prediction", float32 [n, 1], in its own unit.
+    The output is "probabilities", float32 [n, classes], or for a number "prediction", float64 [n, 1], in its own unit.
     """
     label = manifest.label
 
     def serve(features: tf.Tensor) -> dict[str, tf.Tensor]:
         outputs = model(tf.reshape(features, [-1, model.inputs[0].shape[1]]), training=False)
         if label.task == "regression":
-            return {"prediction": outputs * label.std + label.mean}
+            # A 32-bit float has too few digits for a mean that is large beside the deviation, such as that of times.
+            return {"prediction": tf.cast(outputs, tf.float64) * label.std + label.mean}
         return {"probabilities": outputs}
 
     features = tf.TensorSpec([None, *input_shape(manifest)], tf.float32, name="features")

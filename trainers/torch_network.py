@@ -47,20 +47,21 @@ class Network(nn.Module):  # type: ignore[misc]  # torch is not installed where 
 
 
 class _InOwnUnit(nn.Module):  # type: ignore[misc]  # torch is not installed where types are checked
-    """Brings scaled numbers to the unit of the label."""
+    """Brings scaled numbers to the unit of the label, as float64."""
 
     def __init__(self, label: Label) -> None:
         super().__init__()
         self._mean, self._std = label.mean, label.std
 
     def forward(self, scaled: Tensor) -> Tensor:
-        return scaled * self._std + self._mean
+        # A 32-bit float has too few digits for a mean that is large beside the deviation, such as that of times.
+        return scaled.double() * self._std + self._mean
 
 
 def export_onnx(network: nn.Module, manifest: DatasetManifest, file: Path) -> None:
     """Write an ONNX model that maps "features", float32 [n, *input_shape], to one output.
 
-    The output is "probabilities", float32 [n, classes], or for a number "prediction", float32 [n, 1], in its own unit.
+    The output is "probabilities", float32 [n, classes], or for a number "prediction", float64 [n, 1], in its own unit.
     """
     is_number = manifest.label.task == "regression"
     name, last = ("prediction", _InOwnUnit(manifest.label)) if is_number else ("probabilities", nn.Softmax(1))

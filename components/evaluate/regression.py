@@ -12,9 +12,9 @@ from kfp_distributed.components.evaluate.regression_scores import (
     LargestErrors,
     PairSample,
     RegressionEvaluation,
-    TargetMoments,
     output_vector,
 )
+from kfp_distributed.components.moments import Moments
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 
 _LARGEST_ERRORS = 12
@@ -35,7 +35,7 @@ def score_rows(function: ModelFunction, dataset: Path, manifest: DatasetManifest
             exceed the range of float64.
     """
     evaluation = RegressionEvaluation(
-        TargetMoments(), ErrorSums(), ErrorSums(), manifest.label.mean, PairSample(), LargestErrors(_LARGEST_ERRORS)
+        Moments(), ErrorSums(), ErrorSums(), manifest.label.mean, PairSample(), LargestErrors(_LARGEST_ERRORS)
     )
     non_finite, first_row = NonFiniteOutputs(manifest.columns), 0
     for features, targets in read_batches(dataset, manifest):
@@ -44,7 +44,7 @@ def score_rows(function: ModelFunction, dataset: Path, manifest: DatasetManifest
         non_finite.add(predictions[:, None], features, begin)
         if non_finite.rows:
             continue  # There will be no scores. Later batches are read to count the rows.
-        with np.errstate(over="ignore"):  # Checked below.
+        with np.errstate(over="ignore", invalid="ignore"):  # Checked below.
             evaluation.moments.add(targets)
             evaluation.model.add(targets - predictions)
             evaluation.baseline.add(targets - evaluation.training_mean)
@@ -56,7 +56,7 @@ def score_rows(function: ModelFunction, dataset: Path, manifest: DatasetManifest
 
 
 def _check_range(evaluation: RegressionEvaluation, label: str) -> None:
-    sums = (evaluation.moments.squared_deviations, evaluation.model.squares, evaluation.baseline.squares)
+    sums = (*evaluation.moments.squares, evaluation.model.squares, evaluation.baseline.squares)
     if not all(map(math.isfinite, sums)):
         raise ValueError(
             f"the squares of the label {label!r} or of its errors exceed the range of float64 (1.8e308): divide the "

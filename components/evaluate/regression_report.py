@@ -75,7 +75,7 @@ def regression_page(manifest: DatasetManifest, evaluation: RegressionEvaluation,
         warning: Why the scores may not be those of new rows. Default: "".
     """
     label, shape, worst = manifest.label, input_shape(manifest), evaluation.largest.errors
-    has_images, rows = is_image(shape), evaluation.moments.rows
+    has_images, rows = is_image(shape), evaluation.model.rows
     pairs = evaluation.sample.pairs
     drawn = pairs[np.linspace(0, len(pairs) - 1, min(len(pairs), _POINTS)).astype(int)]
     histogram_of_residuals, outliers = _residual_histogram(pairs[:, 0] - pairs[:, 1], rows)
@@ -83,7 +83,9 @@ def regression_page(manifest: DatasetManifest, evaluation: RegressionEvaluation,
         title=f"Evaluation of {label.name}: {manifest.split} split",
         facts=(*zip(("MAE", "RMSE", "R²"), _texts(evaluation.scores), strict=True), ("examples", f"{rows:,}")),
         comparison=_comparison(evaluation, label),
-        undefined="R² is undefined, because all true numbers are equal." if evaluation.moments.is_constant else "",
+        undefined="R² is undefined, because the true numbers have no deviation."
+        if math.isnan(evaluation.scores.r2)
+        else "",
         predictions=_prediction_chart(drawn, rows),
         residuals=histogram_of_residuals,
         outliers=outliers,

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kfp_distributed.components.moments import Moments
+
 _SAMPLE_ROWS = 100_000
 """Rows whose true and predicted numbers are kept for the charts: 2.4 MB."""
 
@@ -18,48 +20,12 @@ class RegressionScores(NamedTuple):
         mae: Mean absolute error, in the unit of the label.
         rmse: Root of the mean squared error, in the unit of the label.
         r2: Coefficient of determination: 1 - sum of squared errors / sum of squared deviations from the mean of the
-            true numbers. NaN if all true numbers are equal.
+            true numbers. NaN if these deviations are 0: all true numbers are equal, or differ by less than 1e-162.
     """
 
     mae: float
     rmse: float
     r2: float
-
-
-@dataclass
-class TargetMoments:
-    """Mean and squared deviations of the true numbers, merged batch by batch (Chan, Golub and LeVeque, 1983).
-
-    A sum of squares would lose all digits of numbers that are large and close to each other.
-
-    Attributes:
-        rows: Number of rows.
-        mean: Mean of the numbers.
-        squared_deviations: Sum of the squared deviations from the mean.
-        low: Smallest number.
-        high: Largest number.
-    """
-
-    rows: int = 0
-    mean: float = 0.0
-    squared_deviations: float = 0.0
-    low: float = math.inf
-    high: float = -math.inf
-
-    def add(self, targets: NDArray[np.float64]) -> None:
-        """Add a batch of at least one row."""
-        rows, mean = len(targets), float(targets.mean())
-        within = float(np.square(targets - mean).sum())
-        total, difference = self.rows + rows, mean - self.mean
-        self.squared_deviations += within + difference * difference * (self.rows * rows / total)
-        self.mean += difference * rows / total
-        self.rows = total
-        self.low, self.high = min(self.low, float(targets.min())), max(self.high, float(targets.max()))
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether all numbers are equal. The squared deviations may still be above 0, because the mean is rounded."""
-        return self.low == self.high
 
 
 @dataclass
@@ -82,9 +48,10 @@ class ErrorSums:
         self.absolute += float(np.abs(errors).sum())
         self.squares += float(np.square(errors).sum())
 
-    def scores(self, moments: TargetMoments) -> RegressionScores:
+    def scores(self, moments: Moments) -> RegressionScores:
         """Return the scores; `moments` are those of the true numbers of the same rows."""
-        r2 = math.nan if moments.is_constant else 1 - self.squares / moments.squared_deviations
+        deviations = float(moments.squares[0])
+        r2 = 1 - self.squares / deviations if deviations else math.nan
         return RegressionScores(self.absolute / self.rows, math.sqrt(self.squares / self.rows), r2)
 
 
@@ -198,7 +165,7 @@ class RegressionEvaluation:
         largest: The rows with the largest errors.
     """
 
-    moments: TargetMoments
+    moments: Moments
     model: ErrorSums
     baseline: ErrorSums
     training_mean: float
@@ -217,14 +184,14 @@ class RegressionEvaluation:
 
     def metric_values(self) -> dict[str, float]:
         """Return the metrics by the names that KFP shows. Undefined values are left out."""
-        values = {**self.scores._asdict(), "examples": self.moments.rows}
+        values = {**self.scores._asdict(), "examples": self.model.rows}
         return {name: value for name, value in values.items() if not math.isnan(value)}
 
     def log_line(self) -> str:
         """Return the line of the step's log that has the scores."""
         mae, rmse, r2 = self.scores
-        fit = "undefined, because all true numbers are equal" if math.isnan(r2) else f"{r2:.4f}"
-        return f"mae={mae:.6g} rmse={rmse:.6g} r2={fit} on {self.moments.rows} rows"
+        fit = "undefined, because the true numbers have no deviation" if math.isnan(r2) else f"{r2:.4f}"
+        return f"mae={mae:.6g} rmse={rmse:.6g} r2={fit} on {self.model.rows} rows"
 
 
 def output_vector(output: NDArray[np.floating], rows: int) -> NDArray[np.float64]:

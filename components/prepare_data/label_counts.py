@@ -22,6 +22,8 @@ MAXIMUM_CLASSES = 65_536
 # Labels with more different whole numbers are quantities, unless the task says that they are classes.
 _CLASS_NUMBERS = 100
 
+_LARGEST = float(np.finfo(np.float32).max)
+
 
 class LabelCounts:
     """Counts the labels of a source in batches.
@@ -56,6 +58,12 @@ class LabelCounts:
             problems |= {
                 row: "is no finite number: correct it, or leave the row out"
                 for row in np.flatnonzero(~np.isfinite(numbers)).tolist()
+                if row not in problems
+            }
+            problems |= {
+                row: f"is {numbers[row]:g}, beyond the range of 32-bit floats ({_LARGEST:.1e}): divide the column by a "
+                "constant in the source, or leave the row out"
+                for row in np.flatnonzero(np.abs(numbers) > _LARGEST).tolist()
                 if row not in problems
             }
         elif like and self._task == "classification":

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from kfp_distributed.components.histograms import count_bins
+from kfp_distributed.components.moments import Moments
 from kfp_distributed.components.prepare_data.duplicates import MAXIMUM_HASHES
 from kfp_distributed.components.prepare_data.leakage import SUSPICIOUS_REDUCTION, Predictor
-from kfp_distributed.components.prepare_data.profile import Moments, Profile
+from kfp_distributed.components.prepare_data.profile import Profile
 from kfp_distributed.components.prepare_data.sample import SHOWN_ROWS, RowSample
 from kfp_distributed.components.row_texts import row_texts
 from kfp_distributed.reports.charts import Chart, bar_chart, histogram
@@ -150,7 +151,7 @@ def _label_chart(manifests: Mapping[str, DatasetManifest], sample: RowSample) ->
         )
     if label.task == "none":
         return None
-    edges, counts, outliers = count_bins(sample.labels[:, np.newaxis].astype(np.float32), sample.labels, ())
+    edges, counts, outliers = count_bins(sample.labels[:, np.newaxis], sample.labels, ())
     title = f"Distribution of {label.name}" + (f" ({outliers:,} outliers are not shown)" if outliers else "")
     return histogram(title, edges, counts, y="rows") if edges else None
 

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kfp_distributed.components.moments import Moments
 from kfp_distributed.components.prepare_data.duplicates import DuplicateCounter, Duplicates, row_hashes
 from kfp_distributed.components.prepare_data.leakage import Predictor, rank_predictors
 from kfp_distributed.components.prepare_data.sample import RowSample, Sampler
@@ -26,70 +27,6 @@ are 8-bit numbers, so that a piece has four times as many as one of floats: they
 floats have fewer, so that the rounding of their sums does not depend on the other columns of a table."""
 PART_NUMBERS = 2**20
 """Numbers of a part."""
-
-
-class Moments:
-    """Statistics of the numbers added so far, for each feature, in float64. NaN counts as missing.
-
-    Attributes:
-        count: Numbers of each feature, [features].
-        missing: Missing numbers of each feature.
-        mean: Mean of each feature; 0 for one without numbers.
-        squares: Sum of the squared deviations from the mean.
-        low: Smallest number of each feature.
-        high: Largest number of each feature.
-
-    Args:
-        features: Number of features. Default: 1.
-    """
-
-    def __init__(self, features: int = 1) -> None:
-        self.count, self.missing = np.zeros(features, np.int64), np.zeros(features, np.int64)
-        self.mean, self.squares = np.zeros(features), np.zeros(features)
-        self.low, self.high = np.full(features, np.inf), np.full(features, -np.inf)
-
-    def add(self, numbers: NDArray[np.float32]) -> None:
-        """Add numbers, by Chan's rule for joining the mean and the squared deviations of two parts.
-
-        Args:
-            numbers: Numbers whose order is that of an array [n, features].
-        """
-        # With a feature's numbers side by side, NumPy adds them in pairs, which loses fewer digits. The sums of a
-        # feature then do not depend on the other features of its array.
-        values = np.ascontiguousarray(numbers.reshape(-1, len(self.mean)).T, np.float64)
-        count, mean, squares = _count_mean_squares(values)
-        self.missing += values.shape[1] - count
-        self.count += count
-        share, difference = count / np.maximum(self.count, 1), mean - self.mean
-        self.squares += squares + difference**2 * count * (1 - share)
-        self.mean += difference * share
-        # These two ignore NaN.
-        self.low = np.minimum(self.low, np.fmin.reduce(values, axis=1, initial=np.inf))
-        self.high = np.maximum(self.high, np.fmax.reduce(values, axis=1, initial=-np.inf))
-
-    @property
-    def deviation(self) -> NDArray[np.float64]:
-        """Standard deviation of each feature; 0 if its numbers are all equal."""
-        # The mean of equal numbers is rounded, so their squared deviations need not be 0.
-        return np.where(self.low < self.high, np.sqrt(self.squares / np.maximum(self.count, 1)), 0.0)
-
-    @property
-    def std(self) -> NDArray[np.float64]:
-        """Standard deviation of each feature; 1 if it is 0 as a 32-bit float, because trainers divide by it."""
-        return np.where(self.deviation.astype(np.float32) > 0, self.deviation, 1.0)
-
-
-def _count_mean_squares(
-    values: NDArray[np.float64],
-) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return count, mean and sum of squared deviations of the numbers of each feature, [features, n]."""
-    is_known = values == values
-    if is_known.all():  # Usual, and three times as fast.
-        mean = values.mean(axis=1) if values.shape[1] else np.zeros(len(values))
-        return np.full(len(values), values.shape[1]), mean, np.square(values - mean[:, None]).sum(axis=1)
-    count = is_known.sum(axis=1)
-    mean = np.where(is_known, values, 0.0).sum(axis=1) / np.maximum(count, 1)
-    return count, mean, np.square(np.where(is_known, values - mean[:, None], 0.0)).sum(axis=1)
 
 
 def feature_count(column: Column) -> int:

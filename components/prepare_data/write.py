@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from kfp_distributed.components.moments import Moments
 from kfp_distributed.components.prepare_data.order_statistics import as_ordered, medians
 from kfp_distributed.components.prepare_data.pieces import Pieces
 from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.profile import Moments, Profile, Profiler, with_statistics
+from kfp_distributed.components.prepare_data.profile import Profile, Profiler, with_statistics
 from kfp_distributed.components.prepare_data.read_ahead import read_ahead
 from kfp_distributed.components.prepare_data.scan import FIXED_SPLIT, Scan
 from kfp_distributed.components.prepare_data.shard_files import ShardFiles

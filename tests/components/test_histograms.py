@@ -18,8 +18,9 @@ def test_whole_numbers_have_a_bin_each_and_few_classes_their_own_counts():
     assert outliers == 0
 
 
-def test_many_classes_are_counted_together():
-    assert counted([0, 1, 1])[1] == {"training rows": [1, 2]}
+@pytest.mark.parametrize("classes", [tuple("abcdef"), ()])
+def test_the_rows_of_many_or_no_classes_are_counted_together(classes):
+    assert counted([0, 1, 1], classes=classes)[1:] == ({"training rows": [1, 2]}, 0)
 
 
 def test_other_numbers_have_30_bins_over_their_range():
@@ -42,6 +43,28 @@ def test_far_outliers_are_left_out():
 def test_bins_of_odd_numbers(numbers):
     edges = bin_edges(np.array(numbers, np.float32))
     assert np.isfinite(edges).all()
+    assert np.histogram(numbers, edges)[0].sum() == len(numbers)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "bins"),
+    [
+        ([1e16], 2),
+        ([-1e17, -1e17], 2),
+        ([1e17, 1e17 + 16], 1),
+        ([2.0**53, 2.0**53 + 4], 2),
+        ([2.0**52, 2.0**52 + 1], 1),
+        ([1e15 + 0.5], 8),
+        ([1e30, 2e30], 30),
+        ([0, 5e-324], 1),
+        ([5e-324], 30),
+        ([1e-310, 2e-310], 30),
+    ],
+)
+def test_no_bin_is_narrower_than_a_step_of_64_bit_floats(numbers, bins):
+    edges = bin_edges(np.array(numbers))
+    assert len(edges) == bins + 1
+    assert (np.diff(edges) > 0).all()
     assert np.histogram(numbers, edges)[0].sum() == len(numbers)
 
 

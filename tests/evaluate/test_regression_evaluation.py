@@ -121,7 +121,17 @@ def test_equal_targets_have_no_r2(write_dataset, save_model, tmp_path):
         run_evaluation(*arguments)
     assert run_evaluation(*arguments, "mae", 0.4) == (0.5, False)
     assert metrics.metadata == {"mae": 0.5, "rmse": 0.5, "examples": 3}
-    assert "R² is undefined, because all true numbers are equal." in report.read_text()
+    assert "R² is undefined, because the true numbers have no deviation." in report.read_text()
+
+
+@pytest.mark.parametrize("prices", [[1e17], [1e16 + 1e9] * 2, [1e9, np.nextafter(1e9, 2e9)]])
+def test_residuals_that_are_close_for_64_bit_floats_have_a_report(write_dataset, save_model, tmp_path, prices):
+    zeros = np.zeros(len(prices), np.float32)
+    dataset = write_dataset(COLUMNS, [zeros, zeros], np.array(prices), label=PRICE)
+    model, metrics, report = saved_model(save_model), dsl.Metrics(), tmp_path / "report.html"
+    run_evaluation(str(model), str(dataset), metrics, dsl.ClassificationMetrics(), str(report), "mae")
+    assert metrics.metadata["mae"] == pytest.approx(np.mean(np.subtract(prices, 1e9)))
+    assert "Residuals" in Page(report.read_text()).texts
 
 
 def test_numbers_whose_squares_are_infinite_are_refused(write_dataset):

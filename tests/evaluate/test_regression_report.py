@@ -12,8 +12,8 @@ from kfp_distributed.components.evaluate.regression_scores import (
     LargestErrors,
     PairSample,
     RegressionEvaluation,
-    TargetMoments,
 )
+from kfp_distributed.components.moments import Moments
 from kfp_distributed.reports.charts import histogram
 from kfp_distributed.reports.page import render_page
 from kfp_distributed.reports.parts import Table
@@ -29,9 +29,7 @@ def page_of(targets, predictions, columns=AGE_AND_TOWN, features=None, mean=2.0,
     """The page of an evaluation of these predictions."""
     targets, predictions = np.asarray(targets, float), np.asarray(predictions, float)
     features = np.ones((len(targets), 2)) if features is None else features
-    evaluation = RegressionEvaluation(
-        TargetMoments(), ErrorSums(), ErrorSums(), mean, PairSample(limit), LargestErrors(12)
-    )
+    evaluation = RegressionEvaluation(Moments(), ErrorSums(), ErrorSums(), mean, PairSample(limit), LargestErrors(12))
     evaluation.moments.add(targets)
     evaluation.model.add(targets - predictions)
     evaluation.baseline.add(targets - mean)

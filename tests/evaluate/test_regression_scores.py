@@ -1,6 +1,7 @@
 """The scores of predicted numbers, against scikit-learn."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -14,13 +15,13 @@ from kfp_distributed.components.evaluate.regression_scores import (
     LargestErrors,
     PairSample,
     RowError,
-    TargetMoments,
     output_vector,
 )
+from kfp_distributed.components.moments import Moments
 
 
 def scores(targets, predictions, batch=4096):
-    moments, sums = TargetMoments(), ErrorSums()
+    moments, sums = Moments(), ErrorSums()
     for begin in range(0, len(targets), batch):
         part = slice(begin, begin + batch)
         moments.add(targets[part])
@@ -46,6 +47,22 @@ def test_scores_equal_those_of_scikit_learn(offset, deviation, error):
     assert scores(targets, predictions)[:2] == pytest.approx(expected[:2], rel=1e-6)
     # It may be close to 0.
     assert scores(targets, predictions).r2 == pytest.approx(expected[2], rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize(("offset", "deviation"), [(1e9, 1), (1e11, 0.01), (-1e12, 0.1), (0, 1e-150)])
+def test_r2_is_that_of_fractions(offset, deviation):
+    random = np.random.default_rng(0)
+    targets = offset + deviation * random.normal(size=10_000)
+    predictions = targets + 0.3 * deviation * random.normal(size=10_000)
+    exact, mean = [Fraction(target) for target in targets], sum(map(Fraction, targets)) / len(targets)
+    errors = sum((a - Fraction(b)) ** 2 for a, b in zip(exact, predictions, strict=True))
+    expected = float(1 - errors / sum((target - mean) ** 2 for target in exact))
+    assert scores(targets, predictions).r2 == pytest.approx(expected, abs=1e-12)
+
+
+def test_r2_is_undefined_if_the_squared_deviations_are_too_small_for_64_bit_floats():
+    targets = np.array([1e-170, 2e-170])
+    assert scores(targets, 2 * targets) == pytest.approx((1.5e-170, 0, math.nan), nan_ok=True)
 
 
 def test_rows_in_rising_order_keep_their_deviation():

@@ -7,10 +7,11 @@ import numpy as np
 from pages import Page
 from PIL import Image
 
+from kfp_distributed.components.moments import Moments
 from kfp_distributed.components.prepare_data.duplicates import Duplicates
 from kfp_distributed.components.prepare_data.leakage import Predictor
 from kfp_distributed.components.prepare_data.overview import ClassImages, OverviewPage, overview_page, sample_images
-from kfp_distributed.components.prepare_data.profile import Moments, Profile
+from kfp_distributed.components.prepare_data.profile import Profile
 from kfp_distributed.components.prepare_data.sample import RowSample
 from kfp_distributed.reports.charts import bar_chart, histogram
 from kfp_distributed.reports.page import render_page
@@ -99,6 +100,17 @@ def test_content_of_an_overview():
         training_rows=1600,
         duplicates_are_exact=False,
     )
+
+
+def test_the_distribution_of_a_label_has_the_digits_of_64_bit_floats():
+    """32-bit floats are 128 apart at 1.7e9."""
+    labels = 1.7e9 + np.linspace(0, 3, 31)
+    sample = RowSample(np.zeros((31, 1), np.float32), labels, 31)
+    shards, label = (Shard("part.parquet", 31, 1, "0"),), Label("time", (), "regression", 1.7e9, 1.0)
+    splits = {"train": DatasetManifest("train", COLUMNS[:1], label, shards, (), 0, "times.csv")}
+    chart = overview_page(splits, Profile({}, sample, (), ()), {}).classes
+    counts = [int(row[1]) for row in chart.table.rows]
+    assert (len(counts), sum(counts), max(counts)) == (30, 31, 2)
 
 
 def test_the_page_shows_the_content_literally():

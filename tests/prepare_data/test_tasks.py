@@ -58,6 +58,10 @@ def test_the_parameter_decides_about_the_task(file, run, capsys):
         ("1,0.5\n2,a\n3,1.5\n", "row 3 of data.csv: 'y' is 'a', which is no number"),
         ("1,0.5\n2,\n3,1.5\n", "row 3 of data.csv: 'y' is missing"),
         ("1,0.5\n2,inf\n3,1.5\n", "row 3 of data.csv: 'y' is no finite number"),
+        (
+            "1,0.5\n2,-1e39\n3,1.5\n",
+            r"row 3 of data.csv: 'y' is -1e\+39, beyond the range of 32-bit floats \(3.4e\+38\)",
+        ),
         ("1,0.5\n2,0.5\n3,0.5\n", "label_column 'y' has the value 0.5 in all rows: there is nothing to learn"),
     ],
 )

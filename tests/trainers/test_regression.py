@@ -6,8 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 import pytest
+from kfp import dsl
 from saved_models import answers_of
 
+from kfp_distributed.components.evaluate.evaluation import run_evaluation
 from kfp_distributed.components.train.run.launch import launch
 from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
@@ -89,8 +91,31 @@ def test_a_number_is_learned_and_saved_in_its_own_unit(data, alone, trainer):
     arrays, prices = table(100, 1)
     inputs = np.column_stack([array.to_numpy(zero_copy_only=False) for array in arrays]).astype(np.float32)
     answers = predict(inputs)
-    assert (answers.dtype, answers.shape) == (np.float32, (100, 1))
+    assert (answers.dtype, answers.shape) == (np.float64, (100, 1))
     assert np.sqrt(np.mean((answers[:, 0] - prices) ** 2)) == pytest.approx(epochs[-1]["val_rmse"], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "distribution"),
+    [
+        ("keras_classifier", {}),
+        ("torch_classifier", {"distribution_type": "PyTorch", "number_of_workers": 1}),
+        ("keras_horovod", {"distribution_type": "MPI", "number_of_workers": 1}),
+        ("torch_horovod", {"distribution_type": "MPI", "number_of_workers": 1}),
+    ],
+)
+def test_predictions_have_the_digits_of_times(write_dataset, tmp_path, trainer, distribution):
+    """Numbers of 1.7e9 that differ by 15, such as times in seconds: 32-bit floats are 128 apart there."""
+    label = Label("time", (), "regression", 1.7e9, 15.0)
+    for split, rows, seed in (("train", 301, 0), ("validation", 100, 1)):
+        arrays, prices = table(rows, seed)
+        times = label.mean + (prices - LABEL.mean) / LABEL.std * label.std
+        write_dataset(tmp_path / split, COLUMNS, arrays, times, (), [rows], split, label)
+    trained, metrics = train(tmp_path, tmp_path, trainer, distribution, epochs=12), dsl.Metrics()
+    folders, report = (str(trained.model), str(tmp_path / "validation")), str(tmp_path / "report.html")
+    run_evaluation(*folders, metrics, dsl.ClassificationMetrics(), report, allow_training_rows=True)
+    assert metrics.metadata["rmse"] == pytest.approx(trained.epochs[-1]["val_rmse"], rel=1e-3)
+    assert metrics.metadata["r2"] > 0.8
 
 
 @pytest.mark.parametrize("trainer", ["keras_classifier", "torch_classifier"])
