@@ -132,7 +132,12 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     def http_error_302(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage
     ) -> HTTPResponse | None:
-        target = urlsplit(urljoin(req.full_url, headers.get("Location") or ""))
+        location = headers.get("Location")
+        if not location:  # urllib would follow the header URI instead.
+            raise RefusedRedirect(
+                f"the server answered HTTP status {code} without the header Location. Name the address of the file"
+            )
+        target = urlsplit(urljoin(req.full_url, location))
         host, scheme = target.hostname or "", urlsplit(req.full_url).scheme
         self._count += 1
         if self._count > MAXIMUM_REDIRECTS:
@@ -163,9 +168,20 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def opener() -> urllib.request.OpenerDirector:
-    """Return what sends one request and follows its redirects."""
+    """Return what sends one request and follows its redirects. It opens nothing but http:// and https://."""
     scopes = AllowedScopes()
-    return urllib.request.build_opener(_HTTPHandler(scopes), _HTTPSHandler(scopes), _Redirects(scopes))
+    director = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(),
+        _HTTPHandler(scopes),
+        _HTTPSHandler(scopes),
+        _Redirects(scopes),
+        urllib.request.HTTPErrorProcessor(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.UnknownHandler(),
+    ):
+        director.add_handler(handler)
+    return director
 
 
 def may_know_password(url: str, target: str) -> bool:

@@ -6,7 +6,9 @@ import time
 import urllib.error
 import urllib.request
 from base64 import b64encode
+from collections.abc import Mapping
 from http.client import HTTPResponse
+from types import MappingProxyType
 from typing import cast
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
@@ -19,23 +21,32 @@ RETRY_SECONDS = 60.0
 _TIMEOUT = 60
 _TRANSIENT_STATUS = (429, 500, 502, 503, 504)
 
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+"""The headers of a request that has none of its own."""
 
-def open_url(source: str) -> HTTPResponse:
+
+def open_url(source: str, headers: Mapping[str, str] = NO_HEADERS, *, has_answered: bool = False) -> HTTPResponse:
     """Send a GET request for an address, and return the response.
 
     Its user and password are sent with HTTP Basic authentication. A server that answers that it cannot serve now (429,
     500, 502, 503 or 504) is asked again for about a minute. So is a server that has answered so and then refuses
-    connections, as one does that restarts.
+    connections or has no address, as one does that restarts.
+
+    Args:
+        source: Address with the scheme http or https.
+        headers: Headers of the request. Default: none.
+        has_answered: Whether the server has answered an earlier request. Default: it is not known, and an error of the
+            first connection is reported at once.
 
     Raises:
         ValueError: The password has a character that ends the host in an address.
         OSError: The server does not answer, answers with an error, or redirects to an address that is not allowed.
         HTTPException: The address or the response is not valid.
     """
-    deadline, pause, has_answered = time.monotonic() + RETRY_SECONDS, 0.5, False
+    deadline, pause = time.monotonic() + RETRY_SECONDS, 0.5
     while True:
         try:
-            return cast(HTTPResponse, opener().open(request_for(source), timeout=_TIMEOUT))
+            return cast(HTTPResponse, opener().open(request_for(source, headers), timeout=_TIMEOUT))
         except urllib.error.HTTPError as error:
             error.close()
             has_answered, cause = True, f"HTTP status {error.code}"
@@ -43,12 +54,11 @@ def open_url(source: str) -> HTTPResponse:
                 raise
         except RefusedRedirect:
             raise
-        except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
+        except OSError as error:
             reason = getattr(error, "reason", error)
             if isinstance(reason, RefusedRedirect):  # urllib wraps the errors of a connection.
                 raise reason from None
-            is_transient = isinstance(reason, (ConnectionError, TimeoutError))
-            if not (has_answered and is_transient) or time.monotonic() + pause > deadline:
+            if not (has_answered and isinstance(reason, OSError)) or time.monotonic() + pause > deadline:
                 raise
             cause = str(reason)
         print(f"the server of the source is not available ({cause}); next attempt in {pause:.1f} s", flush=True)
@@ -56,7 +66,7 @@ def open_url(source: str) -> HTTPResponse:
         pause = min(2 * pause, 8)
 
 
-def request_for(source: str) -> urllib.request.Request:
+def request_for(source: str, headers: Mapping[str, str] = NO_HEADERS) -> urllib.request.Request:
     """Return the request for an address. Its user and password become a header of HTTP Basic authentication.
 
     Raises:
@@ -71,7 +81,9 @@ def request_for(source: str) -> urllib.request.Request:
             "source has a user or password with a character that ends the host, or an @ in its path: write them "
             "percent-encoded, such as %2F for /, %3F for ?, %23 for # and %40 for @"
         )
-    request = urllib.request.Request(quote(urlunsplit(url._replace(netloc=host)), string.punctuation))
+    request = urllib.request.Request(
+        quote(urlunsplit(url._replace(netloc=host)), string.punctuation), headers=dict(headers)
+    )
     if user:
         name, _, password = map(unquote, user.partition(":"))
         token = b64encode(f"{name}:{password}".encode()).decode()

@@ -5,11 +5,10 @@ import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
-from kfp_distributed.components.http_requests import open_url
 from kfp_distributed.components.prepare_data.download_limit import DownloadLimit
+from kfp_distributed.components.prepare_data.http_download import download_url
 from kfp_distributed.components.source_address import (
     is_url,
     open_bucket,
@@ -22,9 +21,6 @@ from kfp_distributed.components.source_address import (
 from kfp_distributed.components.source_drivers import RemoteFile, RemoteFiles, driver_of
 from kfp_distributed.storage.files import relative_path, unfinished_file
 from kfp_distributed.storage.store import PARALLEL_TRANSFERS
-
-# Attempts to download a file of an HTTP server whose connection breaks. Each starts at the file's begin.
-_ATTEMPTS = 4
 
 
 def local_copy(source: str, scratch: Path) -> Path:
@@ -42,7 +38,7 @@ def local_copy(source: str, scratch: Path) -> Path:
     """
     with source_errors(source, "downloaded"):
         if is_url(source):
-            return _download_url(source, scratch / url_file_name(source), _limit(scratch))
+            return download_url(source, scratch / url_file_name(source), _limit(scratch))
         if driver_of(source):
             path = _download_files(source, scratch, _limit(scratch))
         else:
@@ -120,46 +116,3 @@ def _download_files(source: str, scratch: Path, limit: DownloadLimit) -> Path:
         if remote.list() != files:
             raise OSError("its files changed during the download: start the step again when they are complete")
     return path
-
-
-class _BrokenConnection(OSError):
-    """A response ended before its declared size, or the connection failed while it was read."""
-
-
-def _download_url(source: str, path: Path, limit: DownloadLimit) -> Path:
-    for remaining in reversed(range(_ATTEMPTS)):
-        try:
-            return _download_once(source, path, limit)
-        except _BrokenConnection as error:
-            if not remaining:
-                raise
-            print(f"{error}; the download starts again", flush=True)
-    raise AssertionError("unreachable")
-
-
-def _download_once(source: str, path: Path, limit: DownloadLimit) -> Path:
-    with open_url(source) as response:
-        size = response.length
-        limit.refuse_more(size or 0, declared=True)
-        print(f"downloading {without_secrets(source)}, {'unknown' if size is None else size} bytes", flush=True)
-        received = 0
-        with unfinished_file(path) as file:
-            while block := _read(response, received, size):
-                received += len(block)
-                limit.refuse_more(received, declared=False)
-                file.write(block)
-                limit.on_bytes(len(block))
-            if size is not None and received != size:
-                raise _broken(received, size)
-    return path
-
-
-def _read(response: HTTPResponse, received: int, size: int | None) -> bytes:
-    try:
-        return response.read(1 << 20)
-    except (HTTPException, ConnectionError, TimeoutError) as error:
-        raise _broken(received, size, f": {type(error).__name__}") from None
-
-
-def _broken(received: int, size: int | None, cause: str = "") -> _BrokenConnection:
-    return _BrokenConnection(f"the connection broke after {received} of {size or 'unknown'} bytes{cause}")

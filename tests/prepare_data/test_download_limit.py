@@ -1,6 +1,7 @@
 """The largest size of a source, and downloads that fail: real HTTP and S3 servers, real files."""
 
 import http.server
+import os
 import re
 import resource
 import shutil
@@ -14,6 +15,7 @@ from kfp_distributed.components import http_requests
 from kfp_distributed.components.prepare_data import download_limit
 from kfp_distributed.components.prepare_data.download_limit import DownloadLimit, SourceTooLarge, parse_limit
 from kfp_distributed.components.prepare_data.fetch import local_copy
+from kfp_distributed.components.train.run.runners.local.ports import free_ports
 from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.opener import open_store
 
@@ -160,6 +162,95 @@ def test_a_connection_that_breaks(proxied, tmp_path, capsys):
         local_copy(f"{proxied.url}/data.csv", tmp_path / "b")
     assert "\n" not in str(caught.value)
     assert list((tmp_path / "b").iterdir()) == []
+
+
+def test_a_server_that_restarts_during_a_download(site, tmp_path, capsys):
+    """The first proxy cuts the download and stops listening. Another one has its port three seconds later."""
+    is_cut, is_complete = threading.Event(), threading.Event()
+    [port] = free_ports(1)
+
+    def serve():
+        with faulty_proxy(site.url, port) as first:
+            first.faults = [
+                Fault("GET", cut_after=1 << 20, before=is_cut.set),
+                Fault("GET", times=10**6, reset=True),
+            ]
+            is_listening.set()
+            is_cut.wait()
+        time.sleep(3)
+        with faulty_proxy(site.url, port):
+            is_complete.wait()
+
+    is_listening = threading.Event()
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        is_listening.wait()
+        assert local_copy(f"http://127.0.0.1:{port}/data.csv", tmp_path).read_bytes() == CONTENT
+    finally:
+        is_cut.set()
+        is_complete.set()
+        thread.join()
+    assert re.search("not available .*refused.*; next attempt in", capsys.readouterr().out)
+
+
+class RangeHandler(http.server.BaseHTTPRequestHandler):
+    """Serves the attribute `content` of its server with its ETag, and the ranges that are asked for.
+
+    A response ends early while `cuts` has numbers of bytes.
+    """
+
+    def do_GET(self):
+        content, etag = self.server.content, f'"{hash(self.server.content)}"'
+        asked = self.headers["Range"]
+        self.server.asked.append(asked)
+        is_part = asked and self.headers["If-Range"] == etag
+        start = int(re.fullmatch(r"bytes=(\d+)-", asked)[1]) + self.server.shift if is_part else 0
+        self.send_response(206 if is_part else 200)
+        if is_part:
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        self.send_header("ETag", etag)
+        self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        end = None
+        if self.server.cuts:
+            end = start + self.server.cuts.pop(0)
+            self.server.on_cut()
+        self.wfile.write(content[start:end])
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture
+def ranges():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), RangeHandler) as server:
+        server.content, server.asked, server.shift, server.on_cut = os.urandom(4_000_000), [], 0, lambda: None
+        server.url = f"http://127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def test_a_broken_download_goes_on_where_it_broke(ranges, tmp_path, capsys):
+    ranges.cuts = [0, 2_000_000, 1_000_000]
+    assert local_copy(f"{ranges.url}/data.csv", tmp_path).read_bytes() == ranges.content
+    assert ranges.asked == [None, None, "bytes=2000000-", "bytes=3000000-"]
+    assert "the connection broke after 3000000 of 4000000 bytes; the download goes on there" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("change", ["content", "start"])
+def test_a_download_that_cannot_go_on_starts_again(ranges, tmp_path, change):
+    """The file has changed, so that the server sends all of it; or the server sends another part."""
+
+    def change_file():
+        if change == "content":
+            ranges.content = os.urandom(3_000_000)
+        ranges.shift = -1
+
+    ranges.cuts, ranges.on_cut = [2_000_000], change_file
+    assert local_copy(f"{ranges.url}/data.csv", tmp_path).read_bytes() == ranges.content
+    assert ranges.asked == [None, "bytes=2000000-", None][: 2 if change == "content" else 3]
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import urllib.error
 from contextlib import contextmanager
 
 import pytest
@@ -29,7 +30,7 @@ def scopes(monkeypatch):
 
 
 @contextmanager
-def site(address, target="", certificate=None):
+def site(address, target="", certificate=None, header="Location"):
     """A server that redirects "/moved.csv" to `target`, "/N.csv" to "/N-1.csv", and serves the other paths."""
     requests = []
 
@@ -40,7 +41,7 @@ def site(address, target="", certificate=None):
             location = target if name == "moved" else f"/{int(name) - 1}.csv" if name.isdigit() and name != "0" else ""
             self.send_response(302 if location else 200)
             if location:
-                self.send_header("Location", location)
+                self.send_header(header, location)
             self.send_header("Content-Length", str(len(ROWS)))
             self.end_headers()
             self.wfile.write(ROWS)
@@ -129,6 +130,26 @@ def test_a_redirect_to_another_scheme_is_refused(tmp_path, target):
     with site("127.0.0.2", target) as (source, _), error as caught:
         local_copy(f"{source}/moved.csv", tmp_path)
     assert "s3cret" not in str(caught.value)
+
+
+def test_only_the_header_location_redirects(tmp_path):
+    """urllib also follows the header URI, without the checks of Location."""
+    error = pytest.raises(OSError, match=r"moved\.csv cannot be downloaded: .* HTTP status 302 without the header")
+    with (
+        site("127.0.0.2") as (target, requests),
+        site("127.0.0.2", f"{target}/data.csv?key=s3cret", header="URI") as (source, _),
+        error as caught,
+    ):
+        local_copy(f"{source}/moved.csv", tmp_path)
+    assert requests == []
+    assert "s3cret" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_but_http_can_be_opened():
+    for address in ("ftp://127.0.0.2/a.csv", "file:///etc/passwd", "data:,a"):
+        with pytest.raises(urllib.error.URLError, match="unknown url type"):
+            http_redirects.opener().open(address)
 
 
 @pytest.fixture(scope="module")
