@@ -58,10 +58,12 @@ def run_evaluation(
     evaluation, page = _score_model(Path(model), Path(dataset), manifest, allow_training_rows)
     if isinstance(evaluation, Evaluation):
         values, lines = classification.metric_values(evaluation), classification.log_lines(evaluation)
+        judged = {**values, **classification.class_values(evaluation.scores)}
     else:
         values, lines = evaluation.metric_values(), [evaluation.log_line()]
+        judged = values
     print(*lines, sep="\n")
-    verdict = threshold.judge(values)
+    verdict = threshold.judge(judged)
     for name, value in values.items():
         metrics.log_metric(name, value)
     if isinstance(evaluation, Evaluation):
