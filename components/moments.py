@@ -62,8 +62,11 @@ class Moments:
 
     @property
     def std(self) -> NDArray[np.float64]:
-        """Standard deviation of each feature; 1 if it is 0 as a 32-bit float, because trainers divide by it."""
-        return np.where(self.deviation.astype(np.float32) > 0, self.deviation, 1.0)
+        """Standard deviation of each feature for 32-bit floats; 1 if it is below 1.2e-38.
+
+        Trainers divide by it, and processors may count smaller numbers as 0.
+        """
+        return np.where(self.deviation >= np.finfo(np.float32).tiny, self.deviation, 1.0)
 
 
 def _count_mean_squares(

@@ -75,11 +75,19 @@ def log_lines(evaluation: Evaluation) -> list[str]:
 
 
 def metric_values(evaluation: Evaluation) -> Mapping[str, float]:
-    """Return the metrics by the names that KFP shows. Undefined values are left out."""
+    """Return the metrics that KFP shows, by name. Undefined ones are left out, and those of more than 100 classes."""
     values = evaluation.summary()
     values |= {f"{name}_error": error for name, error in evaluation.errors().items()}
-    scores = evaluation.scores
-    for name, (precision, recall, _) in zip(scores.drawn, scores.class_scores(), strict=False):
+    return values | (class_values(evaluation.scores) if evaluation.scores.drawn else {})
+
+
+def class_values(scores: Scores) -> dict[str, float]:
+    """Return precision and recall of every class by "precision_CLASS" and "recall_CLASS". Undefined ones are left out.
+
+    KFP shows those of up to 100 classes.
+    """
+    values = {}
+    for name, (precision, recall, _) in zip(scores.classes, scores.class_scores(), strict=True):
         values |= {f"precision_{name}": precision, f"recall_{name}": recall}
     return {name: value for name, value in values.items() if not math.isnan(value)}
 

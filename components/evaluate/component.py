@@ -34,8 +34,8 @@ def evaluate(
 
     Returns:
         metrics: For classification accuracy, loss, number of examples, macro F1, ROC AUC, average precision, expected
-            calibration error, and precision and recall of each class. For regression MAE, RMSE, R² and number of
-            examples.
+            calibration error, and precision and recall of each class, of up to 100 classes. For regression MAE, RMSE,
+            R² and number of examples.
         classification_metrics: Confusion matrix of up to 100 classes, and a ROC curve: of two classes that of the
             second one, else the micro-average over the classes. Empty for regression.
         report: HTML page with the scores. For classification also the confusion matrix, ROC and precision-recall

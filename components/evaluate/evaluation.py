@@ -48,9 +48,9 @@ def run_evaluation(
 
     Raises:
         ValueError: The dataset is empty or damaged, has no label, or has rows that trained the model. The task has no
-            such metric, or its value is undefined. The model was trained on other columns, classes or another task,
-            cannot be loaded, has weights that are NaN, or returns no finite probabilities or predictions. No metrics
-            are written.
+            such metric, its value is undefined, or the bound is not finite. The model was trained on other columns,
+            classes or another task, cannot be loaded, has weights that are NaN, or returns no finite probabilities or
+            predictions. No metrics are written.
         ModelIncomplete: The model lacks files, or a file differs from model.json.
     """
     manifest = read_dataset(Path(dataset))
@@ -58,10 +58,12 @@ def run_evaluation(
     evaluation, page = _score_model(Path(model), Path(dataset), manifest, allow_training_rows)
     if isinstance(evaluation, Evaluation):
         values, lines = classification.metric_values(evaluation), classification.log_lines(evaluation)
+        judged = {**values, **classification.class_values(evaluation.scores)}
     else:
         values, lines = evaluation.metric_values(), [evaluation.log_line()]
+        judged = values
     print(*lines, sep="\n")
-    verdict = threshold.judge(values)
+    verdict = threshold.judge(judged)
     for name, value in values.items():
         metrics.log_metric(name, value)
     if isinstance(evaluation, Evaluation):

@@ -16,6 +16,8 @@ from kfp_distributed.reports.parts import Table
 from kfp_distributed.reports.scatter import scatter_chart
 from kfp_distributed.storage.dataset import DatasetManifest, Label, input_shape, is_image
 
+_DECIMALS = 15
+
 _POINTS = 2000
 """Points of a scatter chart: 25 KB of the page, and more would hide each other."""
 
@@ -154,8 +156,10 @@ def _residual_histogram(residuals: NDArray[np.float64], rows: int) -> tuple[Char
 
 def _value(number: float, label: Label) -> str:
     """Return a number of the label's unit with four digits of the label's standard deviation."""
-    decimals = min(15, max(0, 3 - math.floor(math.log10(label.std)))) if label.std > 0 else 4
-    return f"{number:,.{decimals}f}" if abs(number) < 1e15 else f"{number:.6g}"
+    decimals = max(0, 3 - math.floor(math.log10(label.std))) if label.std > 0 else 4
+    if abs(number) >= 1e15 or (decimals > _DECIMALS and abs(number) < 1):
+        return f"{number:.6g}"
+    return f"{number:,.{min(_DECIMALS, decimals)}f}"
 
 
 def _caption(error: RowError, label: Label) -> str:

@@ -1,5 +1,6 @@
 """Decides by one metric whether a model is good enough (pure)."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -61,7 +62,7 @@ class Threshold:
             bound: The value to reach. Default: None.
 
         Raises:
-            ValueError: The task of the label has no such metric.
+            ValueError: The task of the label has no such metric, or the bound is not finite.
         """
         directions = DIRECTIONS[label.task]
         of_classes = {f"{score}_{name}" for score in ("precision", "recall") for name in label.classes}
@@ -72,6 +73,8 @@ class Threshold:
                 f"metric {metric!r} is not a metric of the task {label.task!r} (label {label.name!r}): allowed are "
                 f"{', '.join(directions)}{classes}"
             )
+        if bound is not None and not math.isfinite(bound):
+            raise ValueError(f"bound {bound} is not finite: set a number, or None for no bound")
         return cls(metric, directions.get(metric, "at least"), bound)
 
     def judge(self, values: Mapping[str, float]) -> Verdict:

@@ -20,6 +20,9 @@ from kfp_distributed.storage.dataset import Column
 EXACT_NUMBERS = 1 << 24
 """Beyond it a 32-bit float, which a dataset's numbers are, has no value for each whole number."""
 
+_LARGEST_TRAINED = 1e37
+"""Differences of larger numbers from their mean, or products with weights, can exceed the range of 32-bit floats."""
+
 _MAXIMUM_WARNINGS = 50
 _MAXIMUM_LEAKS = 10
 _MAXIMUM_NAMES = 4
@@ -270,6 +273,13 @@ def _warnings_of_numbers(name: str, counts: ColumnCounts, rows: int) -> list[str
             f"column {name!r} has different numbers that become equal as 32-bit floats: {small} and {large} become "
             f"{_plain(float(np.float32(collapsed[0])))}. Subtract an offset in the source, such as the lowest number. "
             "If they are IDs, name the column in drop_columns"
+        ]
+    largest = max(counts.highest, counts.lowest, key=abs)
+    if _LARGEST_TRAINED < abs(largest) < math.inf:
+        return [
+            f"column {name!r} has the number {largest:g}, near the end of the range of 32-bit floats "
+            f"({np.finfo(np.float32).max:.1e}): a training can end with NaN. To keep the column, divide it by a "
+            "constant in the source, else name it in drop_columns"
         ]
     if max(counts.highest, -counts.lowest) > EXACT_NUMBERS:
         return [

@@ -22,6 +22,9 @@ MAXIMUM_CLASSES = 65_536
 # Labels with more different whole numbers are quantities, unless the task says that they are classes.
 _CLASS_NUMBERS = 100
 
+_SMALLEST_RANGE = 1e-150
+"""The squares of smaller differences lose digits as 64-bit floats, or become 0."""
+
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -123,6 +126,11 @@ class LabelCounts:
             if self._lowest == self._highest and not like:
                 raise ValueError(
                     f"label_column {self._name!r} has the value {self._lowest:g} in all rows: there is nothing to learn"
+                )
+            if 0 <= self._highest - self._lowest < _SMALLEST_RANGE and not like:
+                raise ValueError(
+                    f"label_column {self._name!r} has numbers that differ by {self._highest - self._lowest:g} at most: "
+                    "their squares are too small for 64-bit floats. Multiply the column by a constant in the source"
                 )
             return like.label if like else Label(self._name, task="regression"), (), {}
         rows = self.vocabulary.rows

@@ -114,7 +114,7 @@ def _hits(
     is_known = (known[right] == test) | (np.isnan(known[right]) & np.isnan(test))
     if nearest:
         left = (right - 1).clip(min=0)
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
             is_left = ~is_known & ~(np.abs(known[right] - test) < np.abs(known[left] - test))
         right = np.where(is_left, left, right)
         is_known = np.isnan(known[right]) == np.isnan(test)

@@ -96,7 +96,8 @@ def write_splits(
     if not options.like:
         columns = with_statistics(columns, profiler.moments)
         if label.task == "regression":
-            label = replace(label, mean=float(numbers.mean[0]), std=float(numbers.std[0]))
+            # Labels and predictions are 64-bit floats, so that no deviation above 0 is too small to divide by.
+            label = replace(label, mean=float(numbers.mean[0]), std=float(numbers.deviation[0]) or 1.0)
     manifests = _manifests(columns, label, rows_of_files, class_counts, options, name, folders, files, profiler.content)
     return manifests, profiler.profile(scan.unseen)
 

@@ -115,6 +115,23 @@ def test_many_classes_have_no_matrix_in_kfp():
     }
 
 
+def test_a_class_of_many_has_a_bound_and_no_metric_in_kfp(write_dataset, save_model, tmp_path):
+    labels, classes = np.arange(202) % 101, tuple(f"c{index}" for index in range(101))
+    columns = [Column("x", "number", "float32")]
+    dataset = write_dataset(columns, [np.where(labels == 7, 8, labels).astype(np.float32)], labels, classes)
+    model = save_model(
+        lambda features: {"probabilities": tf.one_hot(tf.cast(features[:, 0], tf.int32), 101)},
+        ([None, 1], tf.float32, "features"),
+    )
+    metrics, report = dsl.Metrics(), str(tmp_path / "report.html")
+    arguments = (str(model), str(dataset), metrics, dsl.ClassificationMetrics(), report)
+    assert run_evaluation(*arguments, "precision_c8", 0.6) == (0.5, False)
+    assert run_evaluation(*arguments, "recall_c8", 0.6) == (1.0, True)
+    assert {name for name in metrics.metadata if name.startswith(("precision_", "recall_"))} == set()
+    with pytest.raises(ValueError, match="the metric 'precision_c7' is undefined for the rows of this dataset"):
+        run_evaluation(*arguments, "precision_c7")
+
+
 def test_inputs_and_outputs_may_have_any_name_and_be_integers(pictures, linear, save_model):
     weights = linear[1]
 

@@ -147,3 +147,8 @@ def test_a_page_stays_small_whatever_it_shows():
 )  # fmt: skip
 def test_numbers_have_six_digits(number, expected):
     assert number_text(number) == expected
+
+
+def test_small_numbers_keep_their_digits():
+    table = page_of([1e-49, 2e-49], [1e-49, 1.5e-49], mean=1.5e-49, std=5e-50).errors
+    assert table.rows[0][:4] == ("1", "2e-49", "1.5e-49", "5e-50")

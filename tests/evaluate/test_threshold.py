@@ -1,5 +1,7 @@
 """Whether a model is good enough."""
 
+import math
+
 import pytest
 
 from kfp_distributed.components.evaluate.threshold import DIRECTIONS, Threshold
@@ -52,6 +54,12 @@ def test_a_metric_that_the_task_lacks_is_refused(label, metric, message):
     with pytest.raises(ValueError) as error:  # noqa: PT011  (the message is compared)
         Threshold.of_label(label, metric)
     assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize("bound", [math.nan, math.inf, -math.inf])
+def test_a_bound_that_is_not_finite_is_refused(bound):
+    with pytest.raises(ValueError, match=rf"bound {bound} is not finite: set a number, or None for no bound"):
+        Threshold.of_label(NUMBER, bound=bound)
 
 
 def test_an_undefined_metric_is_refused():

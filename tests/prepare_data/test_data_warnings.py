@@ -59,10 +59,15 @@ def warnings_of(counts, rows=20):
             "column 'x' has numbers above 16,777,216",
             "Subtract an offset",
         ),
+        (
+            ColumnCounts("tensor", lowest=-3e38, highest=1),
+            "column 'x' has the number -3e+38, near the end of the range of 32-bit floats (3.4e+38)",
+            "divide it by a constant in the source",
+        ),
     ],
     ids=[
         "number", "tensor", "category", "empty", "dates", "decimal commas", "constant number", "constant category",
-        "constant tensor", "large",
+        "constant tensor", "large", "near the end",
     ],
 )  # fmt: skip
 def test_a_problem_of_a_column_is_one_line(counts, beginning, advice):

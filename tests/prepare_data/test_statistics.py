@@ -32,7 +32,7 @@ def test_moments_of_parts_equal_those_of_all_numbers(parts):
         expected = known.std() if known.min() < known.max() else 0
         assert moments.deviation[feature] == pytest.approx(expected, rel=1e-6, abs=1e-6)
         deviation = moments.deviation[feature]
-        assert moments.std[feature] == (deviation if np.float32(deviation) else 1)
+        assert moments.std[feature] == (deviation if deviation >= np.finfo(np.float32).tiny else 1)
 
 
 def test_a_small_deviation_far_from_zero_is_exact():
@@ -50,10 +50,11 @@ def test_equal_numbers_have_no_deviation_although_their_mean_is_rounded():
     assert (moments.deviation.tolist(), moments.std.tolist()) == ([0.0], [1.0])
 
 
-def test_trainers_do_not_divide_by_a_deviation_that_is_0_as_a_32_bit_float():
+@pytest.mark.parametrize("number", [1e-45, 1e-38])
+def test_trainers_do_not_divide_by_a_deviation_that_processors_flush_to_0(number):
     moments = Moments()
-    moments.add(np.array([0, 0, 0, 0, 0, 0, 0, 0, 0, 1e-45], np.float32))
-    assert (0 < moments.deviation[0] < 1e-45, moments.std.tolist()) == (True, [1.0])
+    moments.add(np.array([0, 0, 0, 0, 0, 0, 0, 0, 0, number], np.float32))
+    assert (0 < moments.deviation[0] < 1e-38, moments.std.tolist()) == (True, [1.0])
 
 
 @pytest.mark.parametrize(

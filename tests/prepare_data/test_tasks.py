@@ -62,12 +62,20 @@ def test_the_parameter_decides_about_the_task(file, run, capsys):
             "1,0.5\n2,-1e39\n3,1.5\n",
             r"row 3 of data.csv: 'y' is -1e\+39, beyond the range of 32-bit floats \(3.4e\+38\)",
         ),
+        ("1,1e-170\n2,2e-170\n3,3e-170\n", "label_column 'y' has numbers that differ by 2e-170 at most: their squares"),
         ("1,0.5\n2,0.5\n3,0.5\n", "label_column 'y' has the value 0.5 in all rows: there is nothing to learn"),
     ],
 )
 def test_unusable_numbers_to_predict_are_refused(file, run, text, message):
     with pytest.raises(ValueError, match=message):
         run(file("data.csv", "x,y\n" + text), label_column="y", task="regression")
+
+
+def test_small_numbers_to_predict_keep_their_deviation(file, run):
+    numbers = [(i % 50 + 0.5) * 1e-50 for i in range(100)]
+    source = file("data.csv", "x,y\n" + "".join(f"{i},{number!r}\n" for i, number in enumerate(numbers)))
+    label = run(source, label_column="y", shards=1, validation_fraction=0, test_fraction=0)["train"].label
+    assert (label.mean, label.std) == pytest.approx((np.mean(numbers), np.std(numbers)), rel=1e-12, abs=0)
 
 
 def test_rows_without_a_label_keep_their_types(run, tmp_path):

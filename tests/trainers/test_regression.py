@@ -96,17 +96,21 @@ def test_a_number_is_learned_and_saved_in_its_own_unit(data, alone, trainer):
 
 
 @pytest.mark.parametrize(
-    ("trainer", "distribution"),
+    ("trainer", "distribution", "mean", "std"),
     [
-        ("keras_classifier", {}),
-        ("torch_classifier", {"distribution_type": "PyTorch", "number_of_workers": 1}),
-        ("keras_horovod", {"distribution_type": "MPI", "number_of_workers": 1}),
-        ("torch_horovod", {"distribution_type": "MPI", "number_of_workers": 1}),
+        ("keras_classifier", {}, 1.7e9, 15.0),
+        ("torch_classifier", {"distribution_type": "PyTorch", "number_of_workers": 1}, 1.7e9, 15.0),
+        ("keras_horovod", {"distribution_type": "MPI", "number_of_workers": 1}, 1.7e9, 15.0),
+        ("torch_horovod", {"distribution_type": "MPI", "number_of_workers": 1}, 1.7e9, 15.0),
+        ("keras_classifier", {}, 2e-49, 1e-49),
+        ("torch_classifier", {}, 2e-49, 1e-49),
     ],
 )
-def test_predictions_have_the_digits_of_times(write_dataset, tmp_path, trainer, distribution):
-    """Numbers of 1.7e9 that differ by 15, such as times in seconds: 32-bit floats are 128 apart there."""
-    label = Label("time", (), "regression", 1.7e9, 15.0)
+def test_numbers_that_32_bit_floats_cannot_hold_are_predicted(
+    write_dataset, tmp_path, trainer, distribution, mean, std
+):
+    """32-bit floats are 128 apart at 1.7e9, such as a time in seconds, and 0 below 1e-45."""
+    label = Label("time", (), "regression", mean, std)
     for split, rows, seed in (("train", 301, 0), ("validation", 100, 1)):
         arrays, prices = table(rows, seed)
         times = label.mean + (prices - LABEL.mean) / LABEL.std * label.std
