@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, NamedTuple, TypeVar
 
-from kfp_distributed.library.packages import install, without_passwords
+from kfp_distributed.library.address_secrets import has_user, mask_secrets, without_secrets
+from kfp_distributed.library.packages import install
 from kfp_distributed.library.start import INSTALLS_PACKAGES
 
 RETRY_SECONDS = 60.0
@@ -97,13 +98,18 @@ class RemoteFiles:
         source: Address with a scheme of `DRIVERS`.
 
     Raises:
-        ValueError: The driver is missing and the step installs nothing, or the address is not complete.
+        ValueError: The driver is missing and the step installs nothing, or the address is not complete or has a user.
         OSError: The driver has no credentials.
         SystemExit: pip cannot install the driver.
     """
 
     def __init__(self, source: str) -> None:
         scheme, _, rest = source.partition("://")
+        if has_user(source):
+            raise ValueError(
+                f"source {without_secrets(source)} has a user or password in its address, which is possible only for "
+                "http:// and https://. Set the environment variables of its credentials instead"
+            )
         # Without this, gcsfs asks for the type of a bucket over gRPC, which proxies and emulators do not know.
         os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
         _provide(source, DRIVERS[scheme.lower()])
@@ -200,18 +206,21 @@ class _Transient(OSError):
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    """Convert the errors of the drivers, which have no common class, to an OSError without signatures.
+    """Convert the errors of the drivers, which have no common class, to an OSError without secrets.
 
     Raises:
         _Transient: The error may pass.
-        OSError: Any other error. FileNotFoundError and ValueError stay what they are.
+        ValueError, FileNotFoundError: As in the driver.
+        OSError: Any other error.
     """
     try:
         yield
-    except (ValueError, FileNotFoundError):
-        raise
+    except ValueError as error:
+        raise ValueError(mask_secrets(str(error))) from None
+    except FileNotFoundError as error:
+        raise FileNotFoundError(mask_secrets(str(error))) from None
     except Exception as error:  # noqa: BLE001  (each driver has classes of its own)
-        text = without_passwords(" ".join(f"{type(error).__name__}: {error}".split()))[:500]
+        text = mask_secrets(" ".join(f"{type(error).__name__}: {error}".split()))[:500]
         status = _status(error)
         names = {base.__name__ for base in type(error).__mro__}
         is_connection = isinstance(error, (ConnectionError, TimeoutError, AsyncTimeoutError))

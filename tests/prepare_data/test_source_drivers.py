@@ -19,9 +19,9 @@ from gcp_storage_emulator.server import create_server
 from kfp_distributed.components import source_drivers
 from kfp_distributed.components.fingerprint_source.step import run_step
 from kfp_distributed.components.prepare_data.fetch import local_copy
-from kfp_distributed.components.source_address import without_secrets
 from kfp_distributed.components.source_drivers import BLOCK_BYTES, DRIVERS
 from kfp_distributed.components.train.run.runners.local.ports import free_ports
+from kfp_distributed.library.address_secrets import without_secrets
 from kfp_distributed.library.start import INSTALLS_PACKAGES
 
 ROWS = "x,label\n" + "1,a\n2,b\n" * 10
@@ -292,6 +292,19 @@ def test_a_dataset_of_hugging_face(tmp_path):
         code, _, errors = read_by_hub(address, tmp_path, "hf://datasets/team/none")
         assert code == 1
         assert "ValueError: source hf://datasets/team/none does not exist" in errors
+
+
+@pytest.mark.parametrize("address", ["hf://me:s3cr3t@datasets/team/rows", "hf://s3cr3t@", "gs://me:s3/cr3t@data/a.csv"])
+def test_a_user_in_the_address_is_refused_and_not_shown(tmp_path, address):
+    with pytest.raises(ValueError, match="has a user or password in its address") as caught:
+        local_copy(address, tmp_path)
+    assert not re.search("s3|cr3t", str(caught.value))
+
+
+def test_an_error_of_a_driver_does_not_show_a_query(tmp_path):
+    with pytest.raises(ValueError, match=r"got 'o\?\*\*\*'") as caught:
+        local_copy("hf://datasets/o?x=s3cr3t", tmp_path)
+    assert "s3cr3t" not in str(caught.value)
 
 
 def test_a_missing_driver_is_named(tmp_path, monkeypatch):
