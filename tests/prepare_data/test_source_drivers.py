@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote
@@ -164,6 +165,33 @@ def test_azure_without_an_account(tmp_path, monkeypatch):
         monkeypatch.delenv(name)
     with pytest.raises(ValueError, match=r"source az://\.\.\. lacks an account or a setting: .*account_name"):
         local_copy("az://data/one.csv", tmp_path)
+
+
+AZURE_VARIABLES = "AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "cause"),
+    [
+        (
+            "AZURE_STORAGE_CONNECTION_STRING",
+            "BlobEndpoint=http://127.0.0.1:1/acc;SharedAccessSignature=sv=1&sig=s3cr3t",
+            "Cannot connect to host",
+        ),
+        ("AZURE_STORAGE_ACCOUNT_NAME", "acc", "failed to retrieve a token from the included credentials"),
+    ],
+)
+def test_azure_fails_soon_at_the_first_contact(tmp_path, monkeypatch, caplog, name, value, cause):
+    """The retries of the driver take almost three minutes."""
+    for variable in [variable for variable in os.environ if variable.startswith("AZURE_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv(name, value)
+    started = time.monotonic()
+    with pytest.raises(OSError, match=f"one.csv cannot be downloaded: .*{cause}.* Check {AZURE_VARIABLES}") as caught:
+        local_copy("az://data/one.csv", tmp_path)
+    assert time.monotonic() - started < 30
+    assert "s3cr3t" not in str(caught.value)
+    assert [record for record in caplog.records if record.name.startswith("azure")] == []
 
 
 HUB_FILES = {
