@@ -151,7 +151,7 @@ class RemoteFiles:
         out. Empty if there is nothing.
 
         Raises:
-            OSError: The server does not answer, or refuses the request.
+            OSError: The server does not answer or refuses the request, or an object has a Content-Encoding.
         """
         try:
             self._filesystem.invalidate_cache()
@@ -171,6 +171,12 @@ class RemoteFiles:
         return is_root and (name.startswith(".") or bool(_DESCRIPTIONS.fullmatch(name)))
 
     def _describe(self, path: str, detail: Mapping[str, Any]) -> RemoteFile:
+        if encoding := detail.get("contentEncoding"):
+            raise OSError(
+                f"object {path} has Content-Encoding: {encoding}, so that Google sends its content unpacked and not in "
+                f"parts. Run: gcloud storage objects update gs://{path} --clear-content-encoding. A table stays "
+                "compressed then, and is read so"
+            )
         name = path.removeprefix(self._path).strip("/")
         content = _first(detail, "etag", "ETag", "blob_id", "md5Hash")
         modified = _first(detail, "mtime", "updated", "last_modified", "LastModified", "created")

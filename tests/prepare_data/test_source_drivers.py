@@ -90,6 +90,34 @@ def test_a_size_above_the_limit(bucket, tmp_path, monkeypatch):
     assert files(tmp_path) == ["a/one.csv"]
 
 
+class EncodedObject(http.server.BaseHTTPRequestHandler):
+    """The part of the API of Google Cloud Storage that has an object of `gsutil cp -Z`."""
+
+    def do_GET(self):
+        state = {"kind": "storage#object", "name": "one.csv", "bucket": "data", "size": "40", "contentEncoding": "gzip"}
+        listed = {"kind": "storage#objects", "items": [state]}
+        answer = json.dumps(state if "/o/" in self.path else listed).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.mark.parametrize("path", ["one.csv", ""])
+def test_an_object_with_a_content_encoding_is_refused(tmp_path, monkeypatch, path):
+    """Google sends it unpacked, so that its parts are not those that were requested."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), EncodedObject) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
+        with pytest.raises(OSError, match=r"data/one\.csv has Content-Encoding: gzip.*--clear-content-encoding"):
+            local_copy(f"gs://data/{path}", tmp_path)
+        server.shutdown()
+
+
 @pytest.mark.takes(60)
 def test_faults_of_a_cloud(google, bucket, tmp_path, monkeypatch):
     bucket.pipe_file("data/big.npz", BIG)
