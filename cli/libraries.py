@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import yaml  # type: ignore[import-untyped]
 
+from kfp_distributed.library.address_secrets import mask_secrets
 from kfp_distributed.library.archive import ARCHIVE_KEY, read_archive
 from kfp_distributed.library.content import content_hash
-from kfp_distributed.library.packages import without_passwords
 
 _BOOTSTRAP = re.compile(r"^NAME, HASH = '(kfp-distributed-[^']+)', '([0-9a-f]{64})'$", re.MULTILINE)
 """The line of library/bootstrap.py with the library that a step was compiled with."""
@@ -101,7 +101,7 @@ def _step_library(name: str, executor: object) -> StepLibrary | None:
         name=library[1],
         hash=library[2],
         image="" if _PACKAGES.search(text) else str(container.get("image")),
-        requirement=without_passwords(" ".join(shlex.split(requirement[1]))) if requirement else "",
+        requirement=mask_secrets(" ".join(shlex.split(requirement[1]))) if requirement else "",
     )
 
 

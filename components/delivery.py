@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kfp_distributed.library.packages import without_passwords
+from kfp_distributed.library.address_secrets import mask_secrets
 from kfp_distributed.trainers.requirements import checked_image
 
 IMAGE_VARIABLE = "KFP_DISTRIBUTED_IMAGE"
@@ -69,9 +69,9 @@ class Delivery:
         """
         if not requirement:
             raise ValueError("the package is '': name a requirement or URL for pip")
-        if without_passwords(requirement) != requirement:
+        if mask_secrets(requirement) != requirement:
             raise ValueError(
-                f"the package {without_passwords(requirement)!r} has an account or a query, which the compiled YAML "
+                f"the package {mask_secrets(requirement)!r} has an account or a query, which the compiled YAML "
                 "would show; set PIP_INDEX_URL or PIP_EXTRA_INDEX_URL on the task from a Secret"
             )
         if not _REQUIREMENT.fullmatch(requirement):
@@ -93,7 +93,7 @@ class Delivery:
             ValueError: An image and a package are named, or one of them cannot be used.
         """
         if package and (image or evaluate_image):
-            names = f"image {image or evaluate_image!r} and package {without_passwords(package)!r}"
+            names = f"image {image or evaluate_image!r} and package {mask_secrets(package)!r}"
             raise ValueError(f"{names}: name only one of the two")
         if image:
             return cls.image(image, evaluate_image)

@@ -137,7 +137,12 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
             raise RefusedRedirect(
                 f"the server answered HTTP status {code} without the header Location. Name the address of the file"
             )
-        target = urlsplit(urljoin(req.full_url, location))
+        try:
+            target = urlsplit(urljoin(req.full_url, location))
+        except ValueError:  # Its text may have the password of the address.
+            raise RefusedRedirect(
+                "the server redirected to an address that is not valid. Name the address of the file itself"
+            ) from None
         host, scheme = target.hostname or "", urlsplit(req.full_url).scheme
         self._count += 1
         if self._count > MAXIMUM_REDIRECTS:

@@ -39,7 +39,7 @@ def open_url(source: str, headers: Mapping[str, str] = NO_HEADERS, *, has_answer
             first connection is reported at once.
 
     Raises:
-        ValueError: The password has a character that ends the host in an address.
+        ValueError: The address is not valid, or its password has a character that ends the host.
         OSError: The server does not answer, answers with an error, or redirects to an address that is not allowed.
         HTTPException: The address or the response is not valid.
     """
@@ -70,9 +70,15 @@ def request_for(source: str, headers: Mapping[str, str] = NO_HEADERS) -> urllib.
     """Return the request for an address. Its user and password become a header of HTTP Basic authentication.
 
     Raises:
-        ValueError: The password has a character that ends the host in an address.
+        ValueError: The address is not valid, or its password has a character that ends the host.
     """
-    url = urlsplit(source)
+    try:
+        url = urlsplit(source)
+    except ValueError:  # Its text may have the password.
+        raise ValueError(
+            "source is no valid address: write other characters than letters and digits of the user and password "
+            "percent-encoded, such as %5B for [ and %5D for ]"
+        ) from None
     user, _, host = url.netloc.rpartition("@")
     is_host = re.fullmatch(r"(?:\[[^\]]*\]|[^:]+)(?::\d*)?", host)
     # After a user, an "@" behind the host may be the end of the password, whose "/" ended the host.

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from kfp_distributed.components.http_requests import request_for
 from kfp_distributed.components.source_drivers import DRIVERS, driver_of
+from kfp_distributed.library.address_secrets import without_secrets
 from kfp_distributed.storage.credentials import credentials_from_environment
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.s3 import S3Store
@@ -20,20 +21,6 @@ DIGITS = "digits"
 ANSWER_SECONDS = 10.0
 """Seconds without a response after which an object store's address is reported as wrong. After the first response,
 failed requests are retried for as long as in other steps."""
-
-# User and password, also if the password has a "/", "?" or "#" that is not percent-encoded. Then no host or
-# no port precedes this character.
-_USER = re.compile(r"(?<=://)(?:[^/?#]*@(?:.*@)?|[^/?#@\[]*:(?!\d*(?:[/?#]|$)).*@)")
-
-
-def without_secrets(source: str) -> str:
-    """Return a source without the user and query of a URL, which may hold secrets.
-
-    The container of an Azure address, abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/FILE, stays.
-    """
-    if re.match(r"(?i)(abfss?|az)://[\w.-]+@", source):
-        return re.sub(r"[?#].*", "", source)
-    return re.sub(r"[?#].*", "", _USER.sub("", source, count=1)) if "://" in source else source
 
 
 def is_url(source: str) -> bool:

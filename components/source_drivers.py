@@ -1,6 +1,7 @@
 """Sources of Google Cloud Storage, Azure and Hugging Face, by fsspec and the driver of each."""
 
 import importlib
+import logging
 import os
 import re
 import time
@@ -11,7 +12,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, NamedTuple, TypeVar
 
-from kfp_distributed.library.packages import install, without_passwords
+from kfp_distributed.library.address_secrets import has_user, mask_secrets, without_secrets
+from kfp_distributed.library.packages import install
 from kfp_distributed.library.start import INSTALLS_PACKAGES
 
 RETRY_SECONDS = 60.0
@@ -38,16 +40,24 @@ class Driver(NamedTuple):
         module: Name of the module.
         requirement: Requirement that pip installs.
         extra: Extra of kfp-distributed that has the requirement.
+        variables: Environment variables with the account and the credentials.
     """
 
     module: str
     requirement: str
     extra: str
+    variables: str
 
 
-_GOOGLE = Driver("gcsfs", "gcsfs>=2025.3", "gcs")
-_AZURE = Driver("adlfs", "adlfs>=2024.12", "azure")
-_HUGGING_FACE = Driver("huggingface_hub", "huggingface_hub>=0.30,<3", "huggingface")
+_GOOGLE = Driver("gcsfs", "gcsfs>=2025.3", "gcs", "GOOGLE_APPLICATION_CREDENTIALS")
+_AZURE = Driver(
+    "adlfs",
+    "adlfs>=2024.12",
+    "azure",
+    "AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN, or "
+    "AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ANON",
+)
+_HUGGING_FACE = Driver("huggingface_hub", "huggingface_hub>=0.30,<3", "huggingface", "HF_TOKEN")
 
 DRIVERS: Mapping[str, Driver] = {
     "gs": _GOOGLE,
@@ -97,16 +107,22 @@ class RemoteFiles:
         source: Address with a scheme of `DRIVERS`.
 
     Raises:
-        ValueError: The driver is missing and the step installs nothing, or the address is not complete.
+        ValueError: The driver is missing and the step installs nothing, or the address is not complete or has a user.
         OSError: The driver has no credentials.
         SystemExit: pip cannot install the driver.
     """
 
     def __init__(self, source: str) -> None:
         scheme, _, rest = source.partition("://")
+        if has_user(source):
+            raise ValueError(
+                f"source {without_secrets(source)} has a user or password in its address, which is possible only for "
+                "http:// and https://. Set the environment variables of its credentials instead"
+            )
         # Without this, gcsfs asks for the type of a bucket over gRPC, which proxies and emulators do not know.
         os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-        _provide(source, DRIVERS[scheme.lower()])
+        self._driver = DRIVERS[scheme.lower()]
+        _provide(source, self._driver)
         import fsspec
 
         address = f"{scheme.lower()}://{rest}"
@@ -121,7 +137,11 @@ class RemoteFiles:
             try:
                 self._filesystem: Any = kind(**settings)
             except ValueError as error:
-                raise ValueError(f"source {scheme}://... lacks an account or a setting: {error}") from None
+                raise ValueError(
+                    f"source {scheme}://... lacks an account or a setting: {error}. Set {self._driver.variables}"
+                ) from None
+        if self._driver is _AZURE:
+            _limit_retries_of_azure(self._filesystem)
         self._has_answered = False
 
     def list(self) -> tuple[RemoteFile, ...]:
@@ -131,7 +151,7 @@ class RemoteFiles:
         out. Empty if there is nothing.
 
         Raises:
-            OSError: The server does not answer, or refuses the request.
+            OSError: The server does not answer or refuses the request, or an object has a Content-Encoding.
         """
         try:
             self._filesystem.invalidate_cache()
@@ -151,6 +171,12 @@ class RemoteFiles:
         return is_root and (name.startswith(".") or bool(_DESCRIPTIONS.fullmatch(name)))
 
     def _describe(self, path: str, detail: Mapping[str, Any]) -> RemoteFile:
+        if encoding := detail.get("contentEncoding"):
+            raise OSError(
+                f"object {path} has Content-Encoding: {encoding}, so that Google sends its content unpacked and not in "
+                f"parts. Run: gcloud storage objects update gs://{path} --clear-content-encoding. A table stays "
+                "compressed then, and is read so"
+            )
         name = path.removeprefix(self._path).strip("/")
         content = _first(detail, "etag", "ETag", "blob_id", "md5Hash")
         modified = _first(detail, "mtime", "updated", "last_modified", "LastModified", "created")
@@ -181,15 +207,36 @@ class RemoteFiles:
                 with _errors():
                     answer = request()
             except _Transient as error:
-                if time.monotonic() + pause > deadline or not (self._has_answered or error.is_answer):
+                if not (self._has_answered or error.is_answer):
+                    raise self._first_error(error) from None
+                if time.monotonic() + pause > deadline:
                     raise
                 self._has_answered = True
                 print(f"the server of the source is not available ({error}); next attempt in {pause:.1f} s", flush=True)
                 time.sleep(pause)
                 pause = min(2 * pause, 8)
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                raise error if self._has_answered else self._first_error(error) from None
             else:
                 self._has_answered = True
                 return answer
+
+    def _first_error(self, error: OSError) -> OSError:
+        return OSError(f"{str(error).rstrip('.')}. Check {self._driver.variables}")
+
+
+def _limit_retries_of_azure(filesystem: Any) -> None:  # noqa: ANN401
+    """Leave the retries to RemoteFiles, which knows whether the server has answered.
+
+    Those of the SDK take almost three minutes without a server or credentials. adlfs has no setting for them.
+    """
+    policy = getattr(getattr(filesystem.service_client, "_config", None), "retry_policy", None)
+    if policy is not None:
+        policy.total_retries = 0
+    # It warns of each kind of credentials that it does not find. The error says it.
+    logging.getLogger("azure.identity").setLevel(logging.ERROR)
 
 
 class _Transient(OSError):
@@ -200,18 +247,22 @@ class _Transient(OSError):
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    """Convert the errors of the drivers, which have no common class, to an OSError without signatures.
+    """Convert the errors of the drivers, which have no common class, to an OSError without secrets.
 
     Raises:
         _Transient: The error may pass.
-        OSError: Any other error. FileNotFoundError and ValueError stay what they are.
+        ValueError, FileNotFoundError: As in the driver.
+        OSError: Any other error.
     """
     try:
         yield
-    except (ValueError, FileNotFoundError):
-        raise
+    except ValueError as error:
+        raise ValueError(mask_secrets(str(error))) from None
+    except FileNotFoundError as error:
+        raise FileNotFoundError(mask_secrets(str(error))) from None
     except Exception as error:  # noqa: BLE001  (each driver has classes of its own)
-        text = without_passwords(" ".join(f"{type(error).__name__}: {error}".split()))[:500]
+        text = mask_secrets(" ".join(f"{type(error).__name__}: {error}".split()))[:500]
+        text = text.partition(" Attempted credentials:")[0]  # azure.identity lists the errors of all that it knows.
         status = _status(error)
         names = {base.__name__ for base in type(error).__mro__}
         is_connection = isinstance(error, (ConnectionError, TimeoutError, AsyncTimeoutError))

@@ -5,7 +5,6 @@
 
 import argparse
 import importlib
-import re
 import shlex
 import signal
 import site
@@ -14,6 +13,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
+
+from kfp_distributed.library.address_secrets import mask_secrets
 
 # pip itself retries a connection that fails, but not a read timeout in the middle of a download. Its exit code does
 # not distinguish a missing requirement from an index that is down, so the waits are short: 17 seconds in total.
@@ -37,7 +38,7 @@ def install(*requirements: str, alone: Sequence[str] = (), folder: str = "") -> 
         return
     target = ["--target", folder] if folder else []
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    names = without_passwords(shlex.join([*requirements, *alone]))
+    names = mask_secrets(shlex.join([*requirements, *alone]))
     print(f"pip installs {names}", flush=True)
     start = time.monotonic()
     for arguments in (requirements, alone and ("--no-deps", *alone)):
@@ -82,11 +83,6 @@ def _run_with_retries(command: Sequence[str], sleep: Callable[[float], object] =
             raise SystemExit(code if code > 0 else 128 - code)
         print(f"pip failed with exit code {code}; next attempt in {wait} s", flush=True)
         sleep(wait)
-
-
-def without_passwords(text: str) -> str:
-    """Return a text with *** in place of the accounts and the queries, such as signatures, in addresses."""
-    return re.sub(r"(://[^\s?]*)\?[^\s'#]*", r"\1?***", re.sub(r"//[^/\s]*@", "//***@", text))
 
 
 def install_command(

@@ -16,9 +16,9 @@ from kfp_distributed.components.source_address import (
     refuse_missing,
     source_errors,
     url_file_name,
-    without_secrets,
 )
 from kfp_distributed.components.source_drivers import RemoteFile, RemoteFiles, driver_of
+from kfp_distributed.library.address_secrets import without_secrets
 from kfp_distributed.storage.files import relative_path, unfinished_file
 from kfp_distributed.storage.store import PARALLEL_TRANSFERS
 

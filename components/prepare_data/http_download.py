@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 from kfp_distributed.components.http_requests import open_url
 from kfp_distributed.components.prepare_data.download_limit import DownloadLimit
-from kfp_distributed.components.source_address import without_secrets
+from kfp_distributed.library.address_secrets import without_secrets
 from kfp_distributed.storage.files import unfinished_file
 
 # Requests for a file whose connection breaks.

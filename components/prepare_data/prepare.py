@@ -21,7 +21,8 @@ from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.read import read_sources
 from kfp_distributed.components.prepare_data.strata import plan_strata
 from kfp_distributed.components.prepare_data.write import write_splits
-from kfp_distributed.components.source_address import DIGITS, without_secrets
+from kfp_distributed.components.source_address import DIGITS
+from kfp_distributed.library.address_secrets import without_secrets
 from kfp_distributed.reports.page import render_page
 from kfp_distributed.storage.dataset import DatasetManifest
 

@@ -7,7 +7,8 @@ from typing import Any, NoReturn
 from kfp_distributed.components.artifacts import Artifact
 from kfp_distributed.components.prepare_data.preparation_options import parse_options
 from kfp_distributed.components.prepare_data.prepare import prepare
-from kfp_distributed.components.source_address import DIGITS, without_secrets
+from kfp_distributed.components.source_address import DIGITS
+from kfp_distributed.library.address_secrets import without_secrets
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.placeholders import refuse_placeholders
 from kfp_distributed.storage.shards import fetch_manifest

@@ -13,7 +13,7 @@ import pytest
 from kfp_distributed.components import source_address
 from kfp_distributed.components.http_redirects import may_know_password
 from kfp_distributed.components.prepare_data.fetch import local_copy
-from kfp_distributed.components.source_address import without_secrets
+from kfp_distributed.library.address_secrets import without_secrets
 from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.opener import open_store
 
@@ -203,6 +203,14 @@ def test_a_password_that_is_not_encoded_is_not_shown(tmp_path, password):
     assert "s3" not in str(caught.value)
     assert "cret" not in str(caught.value)
     assert "percent-encoded" in str(caught.value)
+
+
+@pytest.mark.parametrize("address", ["http://me:s3[cret]@127.0.0.1:1", "http://me:s3\u2100cret@127.0.0.1:1"])
+def test_an_address_that_is_not_valid_is_not_shown(tmp_path, address):
+    with pytest.raises(ValueError, match=r"source is no valid address: .* %5B for \[") as caught:
+        local_copy(f"{address}/data.csv", tmp_path)
+    assert "s3" not in str(caught.value)
+    assert "cret" not in str(caught.value)
 
 
 def test_an_unreachable_server_and_a_user_in_the_address(tmp_path):

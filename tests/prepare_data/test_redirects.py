@@ -146,6 +146,14 @@ def test_only_the_header_location_redirects(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("target", ["http://me:s3[cret/a.csv", "//me:s3[cret/a.csv"])
+def test_a_redirect_to_an_address_that_is_not_valid(tmp_path, target):
+    error = pytest.raises(OSError, match="the server redirected to an address that is not valid")
+    with site("127.0.0.2", target) as (source, _), error as caught:
+        local_copy(f"{source}/moved.csv", tmp_path)
+    assert "s3" not in str(caught.value)
+
+
 def test_nothing_but_http_can_be_opened():
     for address in ("ftp://127.0.0.2/a.csv", "file:///etc/passwd", "data:,a"):
         with pytest.raises(urllib.error.URLError, match="unknown url type"):

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote
@@ -19,9 +20,9 @@ from gcp_storage_emulator.server import create_server
 from kfp_distributed.components import source_drivers
 from kfp_distributed.components.fingerprint_source.step import run_step
 from kfp_distributed.components.prepare_data.fetch import local_copy
-from kfp_distributed.components.source_address import without_secrets
 from kfp_distributed.components.source_drivers import BLOCK_BYTES, DRIVERS
 from kfp_distributed.components.train.run.runners.local.ports import free_ports
+from kfp_distributed.library.address_secrets import without_secrets
 from kfp_distributed.library.start import INSTALLS_PACKAGES
 
 ROWS = "x,label\n" + "1,a\n2,b\n" * 10
@@ -87,6 +88,34 @@ def test_a_size_above_the_limit(bucket, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="gs://data/many cannot be downloaded: it has 176 bytes: more than the 100 bytes"):
         local_copy("gs://data/many", tmp_path)
     assert files(tmp_path) == ["a/one.csv"]
+
+
+class EncodedObject(http.server.BaseHTTPRequestHandler):
+    """The part of the API of Google Cloud Storage that has an object of `gsutil cp -Z`."""
+
+    def do_GET(self):
+        state = {"kind": "storage#object", "name": "one.csv", "bucket": "data", "size": "40", "contentEncoding": "gzip"}
+        listed = {"kind": "storage#objects", "items": [state]}
+        answer = json.dumps(state if "/o/" in self.path else listed).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.mark.parametrize("path", ["one.csv", ""])
+def test_an_object_with_a_content_encoding_is_refused(tmp_path, monkeypatch, path):
+    """Google sends it unpacked, so that its parts are not those that were requested."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), EncodedObject) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
+        with pytest.raises(OSError, match=r"data/one\.csv has Content-Encoding: gzip.*--clear-content-encoding"):
+            local_copy(f"gs://data/{path}", tmp_path)
+        server.shutdown()
 
 
 @pytest.mark.takes(60)
@@ -164,6 +193,33 @@ def test_azure_without_an_account(tmp_path, monkeypatch):
         monkeypatch.delenv(name)
     with pytest.raises(ValueError, match=r"source az://\.\.\. lacks an account or a setting: .*account_name"):
         local_copy("az://data/one.csv", tmp_path)
+
+
+AZURE_VARIABLES = "AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "cause"),
+    [
+        (
+            "AZURE_STORAGE_CONNECTION_STRING",
+            "BlobEndpoint=http://127.0.0.1:1/acc;SharedAccessSignature=sv=1&sig=s3cr3t",
+            "Cannot connect to host",
+        ),
+        ("AZURE_STORAGE_ACCOUNT_NAME", "acc", "failed to retrieve a token from the included credentials"),
+    ],
+)
+def test_azure_fails_soon_at_the_first_contact(tmp_path, monkeypatch, caplog, name, value, cause):
+    """The retries of the driver take almost three minutes."""
+    for variable in [variable for variable in os.environ if variable.startswith("AZURE_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv(name, value)
+    started = time.monotonic()
+    with pytest.raises(OSError, match=f"one.csv cannot be downloaded: .*{cause}.* Check {AZURE_VARIABLES}") as caught:
+        local_copy("az://data/one.csv", tmp_path)
+    assert time.monotonic() - started < 30
+    assert "s3cr3t" not in str(caught.value)
+    assert [record for record in caplog.records if record.name.startswith("azure")] == []
 
 
 HUB_FILES = {
@@ -292,6 +348,19 @@ def test_a_dataset_of_hugging_face(tmp_path):
         code, _, errors = read_by_hub(address, tmp_path, "hf://datasets/team/none")
         assert code == 1
         assert "ValueError: source hf://datasets/team/none does not exist" in errors
+
+
+@pytest.mark.parametrize("address", ["hf://me:s3cr3t@datasets/team/rows", "hf://s3cr3t@", "gs://me:s3/cr3t@data/a.csv"])
+def test_a_user_in_the_address_is_refused_and_not_shown(tmp_path, address):
+    with pytest.raises(ValueError, match="has a user or password in its address") as caught:
+        local_copy(address, tmp_path)
+    assert not re.search("s3|cr3t", str(caught.value))
+
+
+def test_an_error_of_a_driver_does_not_show_a_query(tmp_path):
+    with pytest.raises(ValueError, match=r"got 'o\?\*\*\*'") as caught:
+        local_copy("hf://datasets/o?x=s3cr3t", tmp_path)
+    assert "s3cr3t" not in str(caught.value)
 
 
 def test_a_missing_driver_is_named(tmp_path, monkeypatch):

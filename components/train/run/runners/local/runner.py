@@ -35,9 +35,10 @@ from kfp_distributed.components.train.run.runners.local.interpreter import find_
 from kfp_distributed.components.train.run.runners.local.ports import free_ports, is_taken
 from kfp_distributed.components.train.run.runners.local.restart_policy import Decision, decide, is_retryable
 from kfp_distributed.components.train.run.runners.newest_checkpoint import NewestCheckpoint
+from kfp_distributed.library.address_secrets import mask_secrets
 from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
 from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
-from kfp_distributed.library.packages import install_command, without_passwords
+from kfp_distributed.library.packages import install_command
 from kfp_distributed.processes.group import ProcessGroup
 from kfp_distributed.trainers.requirements import Requirements, missing_here
 from kfp_distributed.trainers.runtime.job_description import JOB_VARIABLE, PEAK_MEMORY, STORE_AWAY
@@ -181,7 +182,7 @@ class LocalRunner:
     def _install(self, requirements: Requirements) -> Iterator[Fact]:
         """Install packages with pip. If that fails, the job has failed and there is no folder of packages."""
         packages, alone = requirements.packages, requirements.alone
-        yield JobEvent(clock(), f"installing {without_passwords(' '.join((*packages, *alone)))}")
+        yield JobEvent(clock(), f"installing {mask_secrets(' '.join((*packages, *alone)))}")
         for name in self._last:
             yield self._changed(name, "installing", reason="installing packages with pip")
         started = clock()
