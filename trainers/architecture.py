@@ -76,10 +76,11 @@ def keep_target(checkpoint: str, manifest: DatasetManifest, leads: bool) -> Data
     if task != "regression":
         return manifest
     mean, std = saved["mean"], saved["std"]
-    if leads and not _are_close([mean, std], [label.mean, label.std]):
+    # In the unit in which the network predicts, because a mean may be much larger than the deviation.
+    if leads and max(abs(mean - label.mean), abs(std - label.std)) > 1e-6 * std:
         print(
-            f"the checkpoint was made with other data; {label.name} keeps its mean {mean:g} (of the new data "
-            f"{label.mean:g}) and standard deviation {std:g} ({label.std:g}), in which the network predicts",
+            f"the checkpoint was made with other data; {label.name} keeps its mean {mean:.10g} (of the new data "
+            f"{label.mean:.10g}) and standard deviation {std:g} ({label.std:g}), in which the network predicts",
             flush=True,
         )
     return replace(manifest, label=replace(label, mean=mean, std=std))

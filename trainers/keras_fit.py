@@ -51,7 +51,7 @@ def compile_model(
     model: tf_keras.Model,
     optimizer: tf_keras.optimizers.Optimizer,
     steps_at_once: int,
-    task: Task = "classification",
+    task: Task,
 ) -> None:
     """Compile a model for training. Call it inside the scope of the strategy.
 
@@ -59,7 +59,7 @@ def compile_model(
         model: Model to compile.
         optimizer: Its optimizer.
         steps_at_once: Number of steps in one call.
-        task: Task of the label. Default: "classification".
+        task: Task of the label.
     """
     losses = _squared_errors if task == "regression" else _cross_entropies
     # Keras' own loss counts the rows of weight 0 that fill up an epoch.

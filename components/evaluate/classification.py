@@ -86,7 +86,7 @@ def class_values(scores: Scores) -> dict[str, float]:
 
     KFP shows those of up to 100 classes.
     """
-    values = {}
+    values: dict[str, float] = {}
     for name, (precision, recall, _) in zip(scores.classes, scores.class_scores(), strict=True):
         values |= {f"precision_{name}": precision, f"recall_{name}": recall}
     return {name: value for name, value in values.items() if not math.isnan(value)}

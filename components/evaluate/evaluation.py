@@ -55,7 +55,7 @@ def run_evaluation(
     """
     manifest = read_dataset(Path(dataset))
     threshold = Threshold.of_label(manifest.label, metric, bound)
-    evaluation, page = _score_model(Path(model), Path(dataset), manifest, allow_training_rows)
+    evaluation, page = score_model(Path(model), Path(dataset), manifest, allow_training_rows)
     if isinstance(evaluation, Evaluation):
         values, lines = classification.metric_values(evaluation), classification.log_lines(evaluation)
         judged = {**values, **classification.class_values(evaluation.scores)}
@@ -73,10 +73,16 @@ def run_evaluation(
     return verdict
 
 
-def evaluate_model(
-    model: Path, dataset: Path, allow_training_rows: bool = False
+def score_model(
+    model: Path, dataset: Path, manifest: DatasetManifest, allow_training_rows: bool
 ) -> tuple[Evaluation | RegressionEvaluation, str]:
     """Score a model on every row of a dataset.
+
+    Args:
+        model: Folder of the model and its model.json.
+        dataset: Folder of the shards.
+        manifest: Manifest of the dataset, as `read_dataset` returns it.
+        allow_training_rows: Whether to score rows that trained the model.
 
     Returns:
         The evaluation and the HTML report.
@@ -85,12 +91,6 @@ def evaluate_model(
         ValueError: See `run_evaluation`.
         ModelIncomplete: See `run_evaluation`.
     """
-    return _score_model(model, dataset, read_dataset(dataset), allow_training_rows)
-
-
-def _score_model(
-    model: Path, dataset: Path, manifest: DatasetManifest, allow_training_rows: bool
-) -> tuple[Evaluation | RegressionEvaluation, str]:
     trained = verify_model_folder(model)
     manifest = align_with_model(manifest, trained)
     warning = check_new_rows(manifest, trained, allow_training_rows)

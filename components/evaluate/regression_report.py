@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfp_distributed.components.evaluate.regression_scores import RegressionEvaluation, RegressionScores, RowError
-from kfp_distributed.components.evaluate.report import MAX_COLUMNS, row_png
+from kfp_distributed.components.evaluate.report import MAX_COLUMNS, RowPicture, row_png
 from kfp_distributed.components.histograms import bin_edges
 from kfp_distributed.components.row_texts import row_texts
 from kfp_distributed.reports.charts import Chart, histogram
@@ -20,19 +20,6 @@ _DECIMALS = 15
 
 _POINTS = 2000
 """Points of a scatter chart: 25 KB of the page, and more would hide each other."""
-
-
-@dataclass(frozen=True)
-class ErrorPicture:
-    """An image with a large error.
-
-    Attributes:
-        caption: Number of the row, its true number, the predicted one and the residual.
-        png: The image as a PNG file.
-    """
-
-    caption: str
-    png: bytes
 
 
 @dataclass(frozen=True)
@@ -62,7 +49,7 @@ class RegressionPage:
     residuals: Chart
     outliers: str
     residuals_by_prediction: Chart
-    pictures: tuple[ErrorPicture, ...]
+    pictures: tuple[RowPicture, ...]
     errors: Table | None
     error_count: int
     warning: str = ""
@@ -92,7 +79,7 @@ def regression_page(manifest: DatasetManifest, evaluation: RegressionEvaluation,
         residuals=histogram_of_residuals,
         outliers=outliers,
         residuals_by_prediction=_residual_chart(drawn, rows),
-        pictures=tuple(ErrorPicture(_caption(error, label), row_png(error.features, shape)) for error in worst)
+        pictures=tuple(RowPicture(_caption(error, label), row_png(error.features, shape)) for error in worst)
         if has_images
         else (),
         errors=None if has_images else _error_table(manifest, worst),

@@ -36,11 +36,11 @@ _TITLES = {
 
 
 @dataclass(frozen=True)
-class MistakePicture:
-    """A wrongly classified image.
+class RowPicture:
+    """An image whose prediction is wrong.
 
     Attributes:
-        caption: Number of the row, its class, and the predicted one with its probability.
+        caption: Number of the row, its label and the prediction.
         png: The image as a PNG file.
     """
 
@@ -81,7 +81,7 @@ class EvaluationPage:
     exactness: str
     calibration: Chart
     certainty: Chart
-    pictures: tuple[MistakePicture, ...]
+    pictures: tuple[RowPicture, ...]
     mistakes: Table | None
     mistake_count: int
     warning: str = ""
@@ -120,7 +120,7 @@ def evaluation_page(manifest: DatasetManifest, evaluation: Evaluation, warning: 
             x="probability",
         ),
         pictures=tuple(
-            MistakePicture(_caption(mistake, scores.classes), row_png(mistake.features, shape)) for mistake in worst
+            RowPicture(_caption(mistake, scores.classes), row_png(mistake.features, shape)) for mistake in worst
         )
         if has_images
         else (),

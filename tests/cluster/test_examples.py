@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from cluster.jobs import left_behind
+from evaluations import evaluate_model
 from partitioned_embedding import partitioned_embedding
 from two_stage_classifier import two_stage_classifier
 
 from kfp_distributed.components import prepare_data
-from kfp_distributed.components.evaluate.evaluation import evaluate_model
 from kfp_distributed.storage import credentials_from_environment, open_store
 from kfp_distributed.trainers import train_specification
 

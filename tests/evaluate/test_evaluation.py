@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 import tensorflow as tf
+from evaluations import evaluate_model
 from kfp import dsl
 from sklearn.metrics import (
     average_precision_score,
@@ -19,7 +20,7 @@ from sklearn.metrics import (
 
 from kfp_distributed.components.evaluate.calibration import Calibration
 from kfp_distributed.components.evaluate.classification import log_classification_metrics, metric_values
-from kfp_distributed.components.evaluate.evaluation import evaluate_model, run_evaluation
+from kfp_distributed.components.evaluate.evaluation import run_evaluation
 from kfp_distributed.components.evaluate.mistakes import WorstMistakes
 from kfp_distributed.components.evaluate.scores import Evaluation, Scores
 from kfp_distributed.components.evaluate.spool import ScoreSpool

@@ -8,11 +8,12 @@ import numpy as np
 import onnx
 import pytest
 import tensorflow as tf
+from evaluations import evaluate_model
 from kfp import dsl
 from pages import Page
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 
-from kfp_distributed.components.evaluate.evaluation import evaluate_model, run_evaluation
+from kfp_distributed.components.evaluate.evaluation import run_evaluation
 from kfp_distributed.components.evaluate.regression import score_rows
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label
 from kfp_distributed.storage.files import describe_folder

@@ -65,3 +65,14 @@ def test_numbers_to_predict_keep_the_scale_of_the_checkpoint(capsys, leads):
     assert keep_target(record_data(manifest_of(PRICE)), manifest_of(PRICE), leads) == manifest_of(PRICE)
     assert keep_target("", other, leads) == other
     assert capsys.readouterr().out == ""
+
+
+def test_another_mean_is_reported_whatever_its_size(capsys):
+    """The means of times differ by far less than their size."""
+    for mean, moved, std in ((1.7e9, 1.7e9 + 20, 15.0), (2e-49, 3e-49, 1e-49)):
+        saved, new = (manifest_of(Label("time", (), "regression", value, std)) for value in (mean, moved))
+        assert keep_target(record_data(saved), new, leads=True) == saved
+        line = capsys.readouterr().out
+        assert f"time keeps its mean {mean:.10g} (of the new data {moved:.10g})" in line
+        keep_target(record_data(saved), saved, leads=True)
+        assert not capsys.readouterr().out

@@ -12,13 +12,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from environments import trainer_python
+from evaluations import evaluate_model
 from horovod_convolution import horovod_convolution
 from multi_worker_convolution import multi_worker_convolution
 from PIL import Image
 from step_lines import into
 
 from kfp_distributed.components import prepare_data
-from kfp_distributed.components.evaluate.evaluation import evaluate_model
 from kfp_distributed.components.train.run.launch import Outcome, launch
 from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner

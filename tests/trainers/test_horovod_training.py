@@ -11,9 +11,9 @@ import mpi_jobs
 import numpy as np
 import pytest
 from environments import trainer_python
+from evaluations import evaluate_model
 from mpi_jobs import kill_rank
 
-from kfp_distributed.components.evaluate.evaluation import evaluate_model
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.trainers.runtime.feed import plan_epoch
 

@@ -91,7 +91,7 @@ def test_the_evaluator_scores_the_checkpoint_before_a_damaged_one_once(folders, 
     monkeypatch.setenv(JOB_VARIABLE, str(tmp_path / "job.json"))
     manifest, store = read_manifest(folders["train_dir"]), open_store(job.checkpoint_uri)
     model = build_model(manifest, [4])
-    compile_model(model, tf_keras.optimizers.Adam(), 1)
+    compile_model(model, tf_keras.optimizers.Adam(), 1, "classification")
     own = tmp_path / "own"
     save = keep_checkpoints(model, str(own), manifest)[1]
 

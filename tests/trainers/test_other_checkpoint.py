@@ -111,7 +111,7 @@ def test_a_checkpoint_of_another_optimizer_is_refused(resumed, tmp_path):
 
     def restore(optimizer):
         model = build_model(manifest, [16])
-        compile_model(model, optimizer, 1)
+        compile_model(model, optimizer, 1, "classification")
         return keep_checkpoints(model, str(tmp_path / "own"), manifest)
 
     done, save = restore(tf_keras.optimizers.SGD())

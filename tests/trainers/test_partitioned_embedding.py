@@ -5,11 +5,11 @@ import re
 import numpy as np
 import pyarrow as pa
 import pytest
+from evaluations import evaluate_model
 from partitioned_embedding import partitioned_embedding
 from replicas import KillOnce
 from step_lines import into
 
-from kfp_distributed.components.evaluate.evaluation import evaluate_model
 from kfp_distributed.components.train.run.launch import launch
 from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner

@@ -10,9 +10,9 @@ import onnx
 import onnxruntime
 import pytest
 from environments import trainer_python
+from evaluations import evaluate_model
 from replicas import kill_replica
 
-from kfp_distributed.components.evaluate.evaluation import evaluate_model
 from kfp_distributed.components.train.run.facts import JobEvent, LogLine, ReplicaChanged
 from kfp_distributed.components.train.run.request import Request, plan_job
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner

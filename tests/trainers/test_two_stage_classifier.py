@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import two_stage_classifier as example
 from environments import trainer_python
+from evaluations import evaluate_model
 from replicas import KillOnce
 from step_lines import into
 from two_stage_classifier import two_stage_classifier
 
-from kfp_distributed.components.evaluate.evaluation import evaluate_model
 from kfp_distributed.components.train.run.launch import launch
 from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
