@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kfp_distributed.components.prepare_data.download_limit import DownloadLimit
 from kfp_distributed.components.prepare_data.http_download import download_url
+from kfp_distributed.components.prepare_data.unpacked_size import unpacked_sizes
 from kfp_distributed.components.source_address import (
     is_url,
     open_bucket,
@@ -37,22 +38,25 @@ def local_copy(source: str, scratch: Path) -> Path:
         OSError: The download failed, or the source is larger than allowed.
     """
     with source_errors(source, "downloaded"):
-        if is_url(source):
-            return download_url(source, scratch / url_file_name(source), _limit(scratch))
-        if driver_of(source):
-            path = _download_files(source, scratch, _limit(scratch))
-        else:
-            location = parse_source(source)
-            path = Path(location.key)
-            if location.scheme == "s3":
-                path = _download_objects(source, scratch / path.name, _limit(scratch))
+        location = None if is_url(source) or driver_of(source) else parse_source(source)
+        path = Path(location.key) if location and location.scheme != "s3" else _downloaded(source, scratch)
     refuse_missing(source, path.exists())
     return path
 
 
-def _limit(scratch: Path) -> DownloadLimit:
+def _downloaded(source: str, scratch: Path) -> Path:
+    """Download a remote source, and check its size, packed and unpacked."""
     scratch.mkdir(parents=True, exist_ok=True)
-    return DownloadLimit(scratch, os.environ)
+    limit = DownloadLimit(scratch, os.environ)
+    if is_url(source):
+        path = download_url(source, scratch / url_file_name(source), limit)
+    elif driver_of(source):
+        path = _download_files(source, scratch, limit)
+    else:
+        path = _download_objects(source, scratch / Path(parse_source(source).key).name, limit)
+    with _nothing_left(path):
+        limit.refuse_unpacked(unpacked_sizes(path))
+    return path
 
 
 @contextmanager
