@@ -122,6 +122,8 @@ class RemoteFiles:
         # Without this, gcsfs asks for the type of a bucket over gRPC, which proxies and emulators do not know.
         os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
         self._driver = DRIVERS[scheme.lower()]
+        if self._driver is _HUGGING_FACE and not os.environ.get("HF_TOKEN", "").isascii():
+            raise ValueError("HF_TOKEN has a character that is not ASCII, which no token has: copy the token again")
         _provide(source, self._driver)
         import fsspec
 

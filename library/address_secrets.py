@@ -12,11 +12,15 @@ _QUERY_IN_TEXT = re.compile(r"\?[^\s'#]+")
 
 
 def without_secrets(address: str) -> str:
-    """Return an address without its user and query. Paths stay unchanged.
+    """Return an address without its user and query, and a URL also without its fragment. Paths stay unchanged.
 
     The container of an Azure address, abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/FILE, stays.
     """
-    return re.sub(r"[?#].*", "", _without_user(address)) if "://" in address else address
+    if "://" not in address:
+        return address
+    # In the key of an object, "#" is a character like others.
+    end = r"[?#].*" if re.match("(?i)https?:", address) else r"\?.*"
+    return re.sub(end, "", _without_user(address))
 
 
 def has_user(address: str) -> bool:

@@ -128,14 +128,21 @@ def check_start(start: bytes, csv_format: CsvFormat) -> None:
 
 
 @contextmanager
-def opened_text(file: Path, encoding: str) -> Iterator[Readable]:
-    """Open a file, which may be compressed with gzip or zstd, as UTF-8 without a byte order mark."""
+def opened_bytes(file: Path) -> Iterator[Readable]:
+    """Open a file, which may be compressed with gzip or zstd, and read it unpacked."""
     with file.open("rb") as raw:
         start = raw.read(4)
     compression = next((name for magic, name in COMPRESSIONS.items() if start.startswith(magic)), None)
     with pa.input_stream(str(file), compression=compression, buffer_size=2**20) as stream:
+        yield stream
+
+
+@contextmanager
+def opened_text(file: Path, encoding: str) -> Iterator[Readable]:
+    """Open a file, which may be compressed with gzip or zstd, as UTF-8 without a byte order mark."""
+    with opened_bytes(file) as stream:
         if codecs.lookup(encoding).name != "utf-8":
-            yield _Utf8(io.TextIOWrapper(stream, encoding, newline=""))
+            yield _Utf8(io.TextIOWrapper(stream, encoding, newline=""))  # type: ignore[arg-type]
         else:
             yield _WithoutMark(stream)
 

@@ -3,7 +3,7 @@
 import re
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 VARIABLE = "KFP_DISTRIBUTED_SOURCE_LIMIT"
@@ -40,6 +40,7 @@ class DownloadLimit:
     def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
         self._folder = folder
         allowed, self._lock, self._unchecked = parse_limit(variables.get(VARIABLE, "")), threading.Lock(), 0
+        self._allowed = allowed
         self.maximum = self._room()
         self._reason = (
             f"the disk of {folder} has room for: {self._free():,} bytes are free, of which {self._reserve():,} stay "
@@ -62,6 +63,23 @@ class DownloadLimit:
         if size > self.maximum:
             found = f"it has {size:,} bytes" if declared else "it declares no size, and the download was stopped"
             raise SourceTooLarge(f"{found}: more than the {self.maximum:,} bytes that {self._reason}")
+
+    def refuse_unpacked(self, sizes: Iterable[int]) -> None:
+        """Check the unpacked size of a source that has been downloaded. Without the variable, it has no limit.
+
+        Args:
+            sizes: Numbers of bytes, whose sum is the size. They are read up to the limit.
+
+        Raises:
+            SourceTooLarge: The size is larger than the variable allows.
+        """
+        if self._allowed is None:
+            return
+        total = 0
+        for size in sizes:
+            total += size
+            if total > self._allowed:
+                raise SourceTooLarge(f"unpacked, it has more than the {self._allowed:,} bytes that {self._reason}")
 
     def on_bytes(self, count: int) -> None:
         """Note that bytes have arrived, and check the free space from time to time. Any thread may call it.

@@ -2,13 +2,14 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from kfp_distributed.components.prepare_data.download_limit import DownloadLimit
 from kfp_distributed.components.prepare_data.http_download import download_url
+from kfp_distributed.components.prepare_data.unpacked_size import unpacked_sizes
 from kfp_distributed.components.source_address import (
     is_url,
     open_bucket,
@@ -37,22 +38,25 @@ def local_copy(source: str, scratch: Path) -> Path:
         OSError: The download failed, or the source is larger than allowed.
     """
     with source_errors(source, "downloaded"):
-        if is_url(source):
-            return download_url(source, scratch / url_file_name(source), _limit(scratch))
-        if driver_of(source):
-            path = _download_files(source, scratch, _limit(scratch))
-        else:
-            location = parse_source(source)
-            path = Path(location.key)
-            if location.scheme == "s3":
-                path = _download_objects(source, scratch / path.name, _limit(scratch))
+        location = None if is_url(source) or driver_of(source) else parse_source(source)
+        path = Path(location.key) if location and location.scheme != "s3" else _downloaded(source, scratch)
     refuse_missing(source, path.exists())
     return path
 
 
-def _limit(scratch: Path) -> DownloadLimit:
+def _downloaded(source: str, scratch: Path) -> Path:
+    """Download a remote source, and check its size, packed and unpacked."""
     scratch.mkdir(parents=True, exist_ok=True)
-    return DownloadLimit(scratch, os.environ)
+    limit = DownloadLimit(scratch, os.environ)
+    if is_url(source):
+        path = download_url(source, scratch / url_file_name(source), limit)
+    elif driver_of(source):
+        path = _download_files(source, scratch, limit)
+    else:
+        path = _download_objects(source, scratch / Path(parse_source(source).key).name, limit)
+    with _nothing_left(path):
+        limit.refuse_unpacked(unpacked_sizes(path))
+    return path
 
 
 @contextmanager
@@ -78,6 +82,7 @@ def _download_objects(source: str, path: Path, limit: DownloadLimit) -> Path:
     """
     store = open_bucket(source)
     states = store.states()
+    _refuse_file_as_folder(source, [state.key for state in states])
     size = sum(state.size for state in states)
     limit.refuse_more(size, declared=True)
     print(f"downloading {without_secrets(source)}, {size} bytes", flush=True)
@@ -87,6 +92,20 @@ def _download_objects(source: str, path: Path, limit: DownloadLimit) -> Path:
         elif states:
             store.download_folder(path, on_bytes=limit.on_bytes)
     return path
+
+
+def _refuse_file_as_folder(source: str, names: Sequence[str]) -> None:
+    """Check that no object has the name of a folder of others, which is possible in a store and not on a disk.
+
+    Raises:
+        ValueError: One has.
+    """
+    folders = {parent.as_posix() for name in names for parent in PurePosixPath(name).parents}
+    for name in sorted(folders.intersection(names)):
+        raise ValueError(
+            f"source {without_secrets(source)} has the object {name!r} and objects below {name + '/'!r}, which is "
+            "impossible on a disk: rename the object, or give the address of the folder below"
+        )
 
 
 def _download_files(source: str, scratch: Path, limit: DownloadLimit) -> Path:
@@ -101,6 +120,7 @@ def _download_files(source: str, scratch: Path, limit: DownloadLimit) -> Path:
     size = sum(file.size for file in files)
     limit.refuse_more(size, declared=True)
     path = scratch / Path(without_secrets(source).rstrip("/")).name
+    _refuse_file_as_folder(source, [file.name for file in files])
     targets = {file: path / relative_path(file.name) if file.name else path for file in files}
 
     def download(file: RemoteFile) -> None:

@@ -1,13 +1,18 @@
 """The largest size of a source, and downloads that fail: real HTTP and S3 servers, real files."""
 
+import functools
+import gzip
 import http.server
+import io
 import os
 import re
 import resource
 import shutil
 import threading
 import time
+import zipfile
 
+import pyarrow as pa
 import pytest
 from faulty_proxy import Fault, faulty_proxy
 
@@ -88,6 +93,22 @@ def site():
         server.shutdown()
 
 
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture
+def serve_folder(tmp_path_factory):
+    """An empty folder and its address."""
+    folder = tmp_path_factory.mktemp("served")
+    handler = functools.partial(QuietHandler, directory=folder)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield folder, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
 def test_a_url_with_a_larger_size_is_refused_before_a_byte_is_written(site, tmp_path, monkeypatch):
     monkeypatch.setenv("KFP_DISTRIBUTED_SOURCE_LIMIT", "1M")
     with pytest.raises(OSError, match="it has 4,000,008 bytes: more than the 1,000,000 bytes that KFP_") as caught:
@@ -95,6 +116,56 @@ def test_a_url_with_a_larger_size_is_refused_before_a_byte_is_written(site, tmp_
     assert f"source {site.url}/data.csv cannot be downloaded: " in str(caught.value)
     assert "KFP_DISTRIBUTED_SOURCE_LIMIT=1M of the step's environment allows" in str(caught.value)
     assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def zipped(content):
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", content)
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"),
+    [
+        ("a.csv.gz", gzip.compress),
+        ("a.csv", gzip.compress),
+        ("a.jsonl.zst", lambda content: pa.compress(content, "zstd", asbytes=True)),
+        ("a.npz", zipped),
+    ],
+)
+def test_a_compressed_file_counts_unpacked(serve_folder, tmp_path, monkeypatch, name, pack):
+    folder, url = serve_folder
+    (folder / name).write_bytes(pack(CONTENT + b"1"))
+    assert (folder / name).stat().st_size < 100_000
+    monkeypatch.setenv("KFP_DISTRIBUTED_SOURCE_LIMIT", "4000008")
+    with pytest.raises(OSError, match=rf"{name} cannot be downloaded: unpacked, it has more than the 4,000,008 bytes"):
+        local_copy(f"{url}/{name}", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    (folder / name).write_bytes(pack(CONTENT))
+    assert local_copy(f"{url}/{name}", tmp_path).exists()
+    (folder / name).write_bytes(pack(CONTENT + b"1"))
+    monkeypatch.delenv("KFP_DISTRIBUTED_SOURCE_LIMIT")
+    assert local_copy(f"{url}/{name}", tmp_path).exists()
+
+
+def test_a_damaged_file_is_left_to_its_reader(serve_folder, tmp_path, monkeypatch):
+    folder, url = serve_folder
+    (folder / "a.csv.gz").write_bytes(gzip.compress(CONTENT)[:-100])
+    monkeypatch.setenv("KFP_DISTRIBUTED_SOURCE_LIMIT", "5M")
+    assert local_copy(f"{url}/a.csv.gz", tmp_path).exists()
+
+
+def test_the_objects_of_a_folder_count_together(bucket, tmp_path, monkeypatch):
+    store = open_store("s3://compressed")
+    store.make_bucket()
+    for name in ("a", "b"):
+        store.write(f"packed/{name}.csv.gz", gzip.compress(CONTENT))
+    monkeypatch.setenv("KFP_DISTRIBUTED_SOURCE_LIMIT", "5M")
+    with pytest.raises(OSError, match="packed cannot be downloaded: unpacked, it has more than the 5,000,000 bytes"):
+        local_copy("s3://compressed/packed", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert local_copy("s3://compressed/packed/a.csv.gz", tmp_path).exists()
 
 
 def test_a_url_without_a_size_is_stopped_at_the_limit(site, tmp_path, monkeypatch):

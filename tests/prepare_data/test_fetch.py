@@ -228,6 +228,7 @@ def test_an_unreachable_server_and_a_user_in_the_address(tmp_path):
         ("a?b/c:d.csv", "a?b/c:d.csv"),
         ("s3://bucket/data.csv", "s3://bucket/data.csv"),
         ("minio://bucket/data?endpoint=x", "minio://bucket/data"),
+        ("s3://bucket/a#b.csv?endpoint=x", "s3://bucket/a#b.csv"),
         ("https://example.org:81/@a/b:c@d.csv", "https://example.org:81/@a/b:c@d.csv"),
         ("http://[::1]:81/a@b.csv", "http://[::1]:81/a@b.csv"),
         ("file:///a//b@c.csv", "file:///a//b@c.csv"),

@@ -71,6 +71,21 @@ def test_files_and_folders_of_google_cloud_storage(bucket, run, tmp_path, capsys
         local_copy("gs://", tmp_path)
 
 
+def test_a_name_with_a_number_sign_keeps_its_ending(bucket, run, tmp_path):
+    bucket.pipe_file("data/a#b.csv", ROWS.encode())
+    assert local_copy("gs://data/a#b.csv", tmp_path).name == "a#b.csv"
+
+
+def test_an_object_whose_key_is_a_folder_of_others(bucket, tmp_path):
+    """On a disk, a file cannot have the name of a folder."""
+    for name in ("x/a", "x/a/b.csv"):
+        bucket.pipe_file(f"data/{name}", ROWS.encode())
+    with pytest.raises(ValueError, match=r"gs://data/x has the object 'a' and objects below 'a/'.*: rename") as caught:
+        local_copy("gs://data/x", tmp_path)
+    assert str(tmp_path) not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_fingerprint_of_google_cloud_storage(bucket):
     before = [run_step(source=f"gs://data/{path}") for path in ("one.csv", "many")]
     assert [value.split()[1:] for value in before] == [["files=1", "bytes=88"], ["files=2", "bytes=176"]]
@@ -361,6 +376,13 @@ def test_an_error_of_a_driver_does_not_show_a_query(tmp_path):
     with pytest.raises(ValueError, match=r"got 'o\?\*\*\*'") as caught:
         local_copy("hf://datasets/o?x=s3cr3t", tmp_path)
     assert "s3cr3t" not in str(caught.value)
+
+
+def test_a_token_with_another_letter_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_s3cr\u00e4t")
+    with pytest.raises(ValueError, match="HF_TOKEN has a character that is not ASCII") as caught:
+        local_copy("hf://datasets/team/rows", tmp_path)
+    assert "s3cr" not in str(caught.value)
 
 
 def test_a_missing_driver_is_named(tmp_path, monkeypatch):
