@@ -69,14 +69,15 @@ class Delivery:
         """
         if not requirement:
             raise ValueError("the package is '': name a requirement or URL for pip")
+        if not _REQUIREMENT.fullmatch(requirement):
+            raise ValueError(
+                f"the package {mask_secrets(requirement)!r:.200} is no requirement such as 'name==1.0', and no URL or "
+                "path"
+            )
         if mask_secrets(requirement) != requirement:
             raise ValueError(
                 f"the package {mask_secrets(requirement)!r} has an account or a query, which the compiled YAML "
                 "would show; set PIP_INDEX_URL or PIP_EXTRA_INDEX_URL on the task from a Secret"
-            )
-        if not _REQUIREMENT.fullmatch(requirement):
-            raise ValueError(
-                f"the package {requirement!r:.200} is no requirement such as 'name==1.0', and no URL or path"
             )
         return cls(requirement=requirement)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import posixpath
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -116,7 +117,9 @@ class Store(Protocol):
         try:
             yield
         except (OSError, ValueError) as error:
-            raise self._error(key, str(error)) from None
+            is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+            advice = "the local disk is full, free space or use another folder: " * is_full
+            raise self._error(key, f"{advice}{error}") from None
 
     def read(self, key: str) -> bytes:
         """Return the content of an object. All of it is held in memory."""

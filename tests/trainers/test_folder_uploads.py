@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.errors import StorageError, StoreAway
 from kfp_distributed.trainers.runtime import folder_uploads
 from kfp_distributed.trainers.runtime.completeness import RenamedFiles, is_marked, is_written
 from kfp_distributed.trainers.runtime.epoch_metrics import read_epochs
@@ -129,7 +129,8 @@ def test_a_change_during_the_upload_is_logged_and_sent_next(folder, monkeypatch,
 
 
 def test_a_failed_upload_is_repeated(folder, capsys):
-    sent, errors = [], [StorageError("http://store", "bucket", "key", "connection refused"), FileNotFoundError("a")]
+    away = StoreAway("http://store", "bucket", "key", "connection refused")
+    sent, errors = [], [away, StorageError("", "", "key", "No space left on device"), FileNotFoundError("a")]
 
     def send(_):
         if errors:
@@ -138,10 +139,9 @@ def test_a_failed_upload_is_repeated(folder, capsys):
 
     keep(folder, send)
     (folder / "a").write_text("1")
-    flush()
-    flush()
+    assert [flush(), flush(), flush()] == [False, True, True]
     assert sent == []
-    flush()
+    assert flush()
     assert sent == [{"before": "x", "a": "1"}]
     assert "not stored: http://store, bucket 'bucket', key 'key': connection refused" in capsys.readouterr().out
 
@@ -309,7 +309,7 @@ def test_a_program_that_commits_may_rename_several_files(folder, checkpoints):
 
 
 def test_a_committed_checkpoint_that_could_not_be_sent_is_sent_later(folder):
-    sent, errors = [], [StorageError("http://store", "bucket", "key", "connection refused")]
+    sent, errors = [], [StoreAway("http://store", "bucket", "key", "connection refused")]
 
     def send(state):
         if errors:

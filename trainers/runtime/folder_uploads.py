@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.errors import StorageError, StoreAway
 from kfp_distributed.trainers.runtime.completeness import is_written
 
 _State = dict[Path, tuple[int, int]]
@@ -136,7 +136,8 @@ def flush(at_rest: bool = False) -> bool:
             has not changed for `LOOK_SECONDS` and is not being written. Default: false.
 
     Returns:
-        Whether the object store has answered all requests.
+        Whether the object store has answered all requests. A refusal and a full disk do not pass by themselves, so
+        they are not worth waiting for.
     """
     answered = True
     with _lock:
@@ -144,7 +145,7 @@ def flush(at_rest: bool = False) -> bool:
             try:
                 folder.look(at_rest)
             except (StorageError, OSError) as error:
-                answered = answered and not isinstance(error, StorageError)
+                answered = answered and not isinstance(error, StoreAway)
                 print(f"not stored: {error}", flush=True)
     return answered
 
