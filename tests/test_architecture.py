@@ -41,6 +41,7 @@ SHARED_BY_STEPS = (
     "components.row_texts",
     "components.histograms",
     "components.http_requests",
+    "components.request_retries",
     "components.source_address",
     "components.source_drivers",
     "components.startup_remarks",
