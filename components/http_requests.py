@@ -2,7 +2,6 @@
 
 import re
 import string
-import time
 import urllib.error
 import urllib.request
 from base64 import b64encode
@@ -13,57 +12,50 @@ from typing import cast
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from kfp_distributed.components.http_redirects import RefusedRedirect, opener
-
-RETRY_SECONDS = 60.0
-"""Approximate time, in seconds, for which a request is repeated while the server answers that it cannot serve now."""
+from kfp_distributed.components.request_retries import TRANSIENT_STATUS, Retries, TransientError
 
 # Seconds without data after which a request to an HTTP server fails. A slow download may take longer.
 _TIMEOUT = 60
-_TRANSIENT_STATUS = (429, 500, 502, 503, 504)
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 """The headers of a request that has none of its own."""
 
 
-def open_url(source: str, headers: Mapping[str, str] = NO_HEADERS, *, has_answered: bool = False) -> HTTPResponse:
+def open_url(source: str, headers: Mapping[str, str] = NO_HEADERS, retries: Retries | None = None) -> HTTPResponse:
     """Send a GET request for an address, and return the response.
 
     Its user and password are sent with HTTP Basic authentication. A server that answers that it cannot serve now (429,
-    500, 502, 503 or 504) is asked again for about a minute. So is a server that has answered so and then refuses
+    500, 502, 503 or 504) is asked again for about a minute. So is a server that has answered before and then refuses
     connections or has no address, as one does that restarts.
 
     Args:
         source: Address with the scheme http or https.
         headers: Headers of the request. Default: none.
-        has_answered: Whether the server has answered an earlier request. Default: it is not known, and an error of the
-            first connection is reported at once.
+        retries: Those of earlier requests to the server. Default: this is the first one.
 
     Raises:
         ValueError: The address is not valid, or its password has a character that ends the host.
         OSError: The server does not answer, answers with an error, or redirects to an address that is not allowed.
         HTTPException: The address or the response is not valid.
     """
-    deadline, pause = time.monotonic() + RETRY_SECONDS, 0.5
-    while True:
-        try:
-            return cast(HTTPResponse, opener().open(request_for(source, headers), timeout=_TIMEOUT))
-        except urllib.error.HTTPError as error:
-            error.close()
-            has_answered, cause = True, f"HTTP status {error.code}"
-            if error.code not in _TRANSIENT_STATUS or time.monotonic() + pause > deadline:
-                raise
-        except RefusedRedirect:
-            raise
-        except OSError as error:
-            reason = getattr(error, "reason", error)
-            if isinstance(reason, RefusedRedirect):  # urllib wraps the errors of a connection.
-                raise reason from None
-            if not (has_answered and isinstance(reason, OSError)) or time.monotonic() + pause > deadline:
-                raise
-            cause = str(reason)
-        print(f"the server of the source is not available ({cause}); next attempt in {pause:.1f} s", flush=True)
-        time.sleep(pause)
-        pause = min(2 * pause, 8)
+    return (retries or Retries()).run(lambda: _open_once(source, headers))
+
+
+def _open_once(source: str, headers: Mapping[str, str]) -> HTTPResponse:
+    try:
+        return cast(HTTPResponse, opener().open(request_for(source, headers), timeout=_TIMEOUT))
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code in TRANSIENT_STATUS:
+            raise TransientError(str(error), is_answer=True) from None
+        raise
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        if isinstance(reason, RefusedRedirect):  # urllib wraps the errors of a connection.
+            raise reason from None
+        if isinstance(reason, OSError):
+            raise TransientError(str(error), is_answer=False) from None
+        raise
 
 
 def request_for(source: str, headers: Mapping[str, str] = NO_HEADERS) -> urllib.request.Request:

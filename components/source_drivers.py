@@ -4,26 +4,22 @@ import importlib
 import logging
 import os
 import re
-import time
 from asyncio import TimeoutError as AsyncTimeoutError
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple, TypeVar
 
+from kfp_distributed.components.request_retries import TRANSIENT_STATUS, Retries, TransientError
 from kfp_distributed.library.address_secrets import has_user, mask_secrets, without_secrets
 from kfp_distributed.library.packages import install
 from kfp_distributed.library.start import INSTALLS_PACKAGES
 
-RETRY_SECONDS = 60.0
-"""Approximate time, in seconds, for which a request is repeated after a transient error. The drivers have retries of
-their own, which come first."""
-
 BLOCK_BYTES = 8 << 20
 """Size of a request in bytes."""
 
-_TRANSIENT_STATUS = (429, 500, 502, 503, 504)
 # Base classes of the errors that the HTTP clients of the drivers raise when a connection fails.
 _CONNECTION_ERRORS = {
     *("ClientConnectionError", "ClientPayloadError"),  # aiohttp
@@ -144,7 +140,7 @@ class RemoteFiles:
                 ) from None
         if self._driver is _AZURE:
             _limit_retries_of_azure(self._filesystem)
-        self._has_answered = False
+        self._retries = Retries()
 
     def list(self) -> tuple[RemoteFile, ...]:
         """Return the file of the source, or the files of its folder and the folders below, sorted by name.
@@ -193,7 +189,7 @@ class RemoteFiles:
         position = 0
         while position < file.size:
             end = min(position + BLOCK_BYTES, file.size)
-            block = self._retry(lambda start=position, end=end: self._filesystem.cat_file(file.path, start, end))
+            block = self._retry(partial(self._filesystem.cat_file, file.path, position, end))
             if len(block) != end - position:
                 raise OSError(
                     f"the server sent {len(block)} instead of {end - position} bytes of {file.path}: the file has "
@@ -202,28 +198,13 @@ class RemoteFiles:
             position = end
             yield block
 
-    def _retry(self, request: Callable[..., _T]) -> _T:
-        deadline, pause = time.monotonic() + RETRY_SECONDS, 0.5
-        while True:
-            try:
-                with _errors():
-                    answer = request()
-            except _Transient as error:
-                if not (self._has_answered or error.is_answer):
-                    raise self._first_error(error) from None
-                if time.monotonic() + pause > deadline:
-                    raise
-                self._has_answered = True
-                print(f"the server of the source is not available ({error}); next attempt in {pause:.1f} s", flush=True)
-                time.sleep(pause)
-                pause = min(2 * pause, 8)
-            except FileNotFoundError:
-                raise
-            except OSError as error:
-                raise error if self._has_answered else self._first_error(error) from None
-            else:
-                self._has_answered = True
-                return answer
+    def _retry(self, request: Callable[[], _T]) -> _T:
+        try:
+            return self._retries.run(_errors()(request))
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise error if self._retries.has_answered else self._first_error(error) from None
 
     def _first_error(self, error: OSError) -> OSError:
         return OSError(f"{str(error).rstrip('.')}. Check {self._driver.variables}")
@@ -241,18 +222,12 @@ def _limit_retries_of_azure(filesystem: Any) -> None:  # noqa: ANN401
     logging.getLogger("azure.identity").setLevel(logging.ERROR)
 
 
-class _Transient(OSError):
-    """An error that may pass. `is_answer` tells whether the server has sent it."""
-
-    is_answer = False
-
-
 @contextmanager
 def _errors() -> Iterator[None]:
     """Convert the errors of the drivers, which have no common class, to an OSError without secrets.
 
     Raises:
-        _Transient: The error may pass.
+        TransientError: The error may pass.
         ValueError, FileNotFoundError: As in the driver.
         OSError: Any other error.
     """
@@ -268,10 +243,8 @@ def _errors() -> Iterator[None]:
         status = _status(error)
         names = {base.__name__ for base in type(error).__mro__}
         is_connection = isinstance(error, (ConnectionError, TimeoutError, AsyncTimeoutError))
-        if status in _TRANSIENT_STATUS or (status is None and (is_connection or names & _CONNECTION_ERRORS)):
-            transient = _Transient(text)
-            transient.is_answer = status is not None
-            raise transient from None
+        if status in TRANSIENT_STATUS or (status is None and (is_connection or names & _CONNECTION_ERRORS)):
+            raise TransientError(text, is_answer=status is not None) from None
         raise OSError(text) from None
 
 

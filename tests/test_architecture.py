@@ -42,6 +42,7 @@ SHARED_BY_STEPS = (
     "components.histograms",
     "components.moments",
     "components.http_requests",
+    "components.request_retries",
     "components.source_address",
     "components.source_drivers",
     "components.startup_remarks",

@@ -6,6 +6,7 @@ from typing import BinaryIO
 
 from kfp_distributed.components.http_requests import open_url
 from kfp_distributed.components.prepare_data.download_limit import DownloadLimit
+from kfp_distributed.components.request_retries import Retries
 from kfp_distributed.library.address_secrets import without_secrets
 from kfp_distributed.storage.files import unfinished_file
 
@@ -58,7 +59,7 @@ class _Download:
 
     def __init__(self, source: str, file: BinaryIO, limit: DownloadLimit) -> None:
         self.etag = ""
-        self._source, self._file, self._limit, self._received, self._has_answered = source, file, limit, 0, False
+        self._source, self._file, self._limit, self._received, self._retries = source, file, limit, 0, Retries()
 
     def attempt(self) -> None:
         """Request what is missing.
@@ -68,8 +69,7 @@ class _Download:
         """
         # A server that knows no ranges sends status 200 and the whole file, as does one whose file has changed.
         part = {"Range": f"bytes={self._received}-", "If-Range": self.etag} if self.etag and self._received else {}
-        with open_url(self._source, part, has_answered=self._has_answered) as response:
-            self._has_answered = True
+        with open_url(self._source, part, self._retries) as response:
             if response.status == 206:
                 self._check_start(response)
             else:

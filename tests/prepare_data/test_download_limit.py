@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from faulty_proxy import Fault, faulty_proxy
 
-from kfp_distributed.components import http_requests
+from kfp_distributed.components import request_retries
 from kfp_distributed.components.prepare_data import download_limit
 from kfp_distributed.components.prepare_data.download_limit import DownloadLimit, SourceTooLarge, parse_limit
 from kfp_distributed.components.prepare_data.fetch import local_copy
@@ -206,12 +206,13 @@ def test_a_server_that_is_not_available_for_20_seconds(proxied, tmp_path, capsys
     assert local_copy(f"{proxied.url}/data.csv", tmp_path).read_bytes() == CONTENT
     assert time.monotonic() - started > 20
     assert (
-        "the server of the source is not available (HTTP status 503); next attempt in 0.5 s" in capsys.readouterr().out
+        "the server of the source is not available (HTTP Error 503: Service Unavailable); next attempt in 0.5 s"
+        in capsys.readouterr().out
     )
 
 
 def test_a_server_that_stays_away(proxied, tmp_path, monkeypatch):
-    monkeypatch.setattr(http_requests, "RETRY_SECONDS", 2.0)
+    monkeypatch.setattr(request_retries, "RETRY_SECONDS", 2.0)
     proxied.faults = [Fault("GET", times=10**6, status=503)]
     with pytest.raises(OSError, match=r"data\.csv cannot be downloaded: HTTP Error 503: "):
         local_copy(f"{proxied.url}/data.csv", tmp_path)

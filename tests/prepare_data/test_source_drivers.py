@@ -17,7 +17,7 @@ import pytest
 from faulty_proxy import Fault, faulty_proxy
 from gcp_storage_emulator.server import create_server
 
-from kfp_distributed.components import source_drivers
+from kfp_distributed.components import request_retries, source_drivers
 from kfp_distributed.components.fingerprint_source.step import run_step
 from kfp_distributed.components.prepare_data.fetch import local_copy
 from kfp_distributed.components.source_drivers import BLOCK_BYTES, DRIVERS
@@ -141,7 +141,7 @@ def test_faults_of_a_cloud(google, bucket, tmp_path, monkeypatch):
         # More than the retries of the driver, which end after six requests.
         proxy.faults = [Fault("alt=media", times=8, status=503), Fault("alt=media", times=1, cut_after=1 << 20)]
         assert local_copy("gs://data/big.npz", tmp_path).read_bytes() == BIG
-        monkeypatch.setattr(source_drivers, "RETRY_SECONDS", 1.0)
+        monkeypatch.setattr(request_retries, "RETRY_SECONDS", 1.0)
         proxy.faults = [Fault("alt=media", times=10**6, status=403)]
         with pytest.raises(OSError, match=r"source gs://data/big\.npz cannot be downloaded: ") as caught:
             local_copy("gs://data/big.npz", tmp_path / "b")
