@@ -29,6 +29,14 @@ _SIGNATURES = {
     rb"\s*\Z": "is empty: it needs a header and rows",
     rb"\xff\xfe|\xfe\xff|[^\n]*\0": f"is UTF-16 text or a binary file: {TO_UTF8}",
 }
+# Byte order marks: the encoding of each, and what to do. UTF-32 comes first, because its mark begins with that of UTF-16.
+_MARKS = {
+    codecs.BOM_UTF8: ("UTF-8", "leave encoding out"),
+    codecs.BOM_UTF32_LE: ("UTF-32", 'set encoding to "utf-32"'),
+    codecs.BOM_UTF32_BE: ("UTF-32", 'set encoding to "utf-32"'),
+    codecs.BOM_UTF16_LE: ("UTF-16", 'set encoding to "utf-16"'),
+    codecs.BOM_UTF16_BE: ("UTF-16", 'set encoding to "utf-16"'),
+}
 # A row of more bytes is one whose quote is not closed.
 _ROW_BYTES = 2**26
 
@@ -127,17 +135,39 @@ def check_start(start: bytes, csv_format: CsvFormat) -> None:
         )
 
 
+def _check_mark(start: bytes, encoding: str) -> None:
+    """Check that a byte order mark at the beginning of a text fits its encoding.
+
+    Raises:
+        ValueError: The mark is that of another encoding. The message names the right one.
+    """
+    for mark, (name, advice) in _MARKS.items():
+        if start.startswith(mark):
+            if mark.decode(encoding, errors="replace") in ("", "\ufeff"):
+                return
+            raise ValueError(
+                f"it begins with the byte order mark of {name}, but csv_format has the encoding {encoding!r}: {advice}"
+            )
+
+
 @contextmanager
 def opened_text(file: Path, encoding: str) -> Iterator[Readable]:
-    """Open a file, which may be compressed with gzip or zstd, as UTF-8 without a byte order mark."""
+    """Open a file, which may be compressed with gzip or zstd, as UTF-8 without a byte order mark.
+
+    Raises:
+        ValueError: The file begins with the byte order mark of another encoding.
+    """
     with file.open("rb") as raw:
         start = raw.read(4)
     compression = next((name for magic, name in COMPRESSIONS.items() if start.startswith(magic)), None)
     with pa.input_stream(str(file), compression=compression, buffer_size=2**20) as stream:
-        if codecs.lookup(encoding).name != "utf-8":
-            yield _Utf8(io.TextIOWrapper(stream, encoding, newline=""))
-        else:
+        if codecs.lookup(encoding).name == "utf-8":
             yield _WithoutMark(stream)
+            return
+        # A decoder cannot return its first bytes, so they are read from a second stream.
+        with pa.input_stream(str(file), compression=compression, buffer_size=2**10) as first:
+            _check_mark(first.read(4), encoding)
+        yield _Utf8(io.TextIOWrapper(stream, encoding, newline=""))
 
 
 class _Utf8:

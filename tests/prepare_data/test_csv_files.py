@@ -2,6 +2,7 @@
 
 import pytest
 
+from kfp_distributed.components.prepare_data.csv_format import CsvFormat
 from kfp_distributed.components.prepare_data.pieces import Pieces
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.scan import scan
@@ -70,3 +71,28 @@ LONG = "".join(f"{i},a\n" for i in range(300_000))
 def test_an_unusable_csv_file_is_refused_with_column_and_row(file, text, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         scan(open_source(file("data.csv", text), LABELLED, tmp_path), Pieces(tmp_path / ".pieces", 0, 0))
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16", "ascii"])
+def test_an_encoding_that_contradicts_the_byte_order_mark_of_utf_8_is_refused(file, encoding, tmp_path):
+    source = file("data.csv", "Größe,label\n1,a\n2,b\n".encode("utf-8-sig"))
+
+    with pytest.raises(ValueError, match=f"mark of UTF-8, but csv_format has the encoding '{encoding}': leave encod"):
+        open_source(source, Options(csv_format=CsvFormat(encoding=encoding)), tmp_path)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16-be"])
+def test_an_encoding_that_contradicts_the_byte_order_mark_of_utf_16_is_refused(file, encoding, tmp_path):
+    source = file("data.csv", "Größe,label\n1,a\n2,b\n".encode("utf-16"))
+
+    with pytest.raises(ValueError, match='it begins with the byte order mark of UTF-16, .*: set encoding to "utf-16"'):
+        open_source(source, Options(csv_format=CsvFormat(encoding=encoding)), tmp_path)
+
+
+@pytest.mark.parametrize(("written", "read"), [("utf-8-sig", "utf-8-sig"), ("utf-16", "utf-16-le"), ("utf-32",) * 2])
+def test_an_encoding_that_fits_the_byte_order_mark_is_read_without_it(file, written, read, tmp_path):
+    source = file("data.csv", "Größe,label\n1,a\n2,b\n".encode(written))
+
+    opened = open_source(source, Options(csv_format=CsvFormat(encoding=read)), tmp_path)
+
+    assert [column.name for column in opened.columns] == ["Größe"]
