@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ _SIGNATURES = {
     rb"\s*\Z": "is empty: it needs a header and rows",
     rb"\xff\xfe|\xfe\xff|[^\n]*\0": f"is UTF-16 text or a binary file: {TO_UTF8}",
 }
-# Byte order marks: the encoding of each, and what to do. UTF-32 comes first, because its mark begins with that of UTF-16.
+# Byte order marks: the encoding of each, and what to do. That of UTF-32 begins with that of UTF-16, so it comes first.
 _MARKS = {
     codecs.BOM_UTF8: ("UTF-8", "leave encoding out"),
     codecs.BOM_UTF32_LE: ("UTF-32", 'set encoding to "utf-32"'),
@@ -127,11 +128,13 @@ def check_start(start: bytes, csv_format: CsvFormat) -> None:
     header = re.sub(rb'"[^"]*"', b'""', start).partition(b"\n")[0]
     separator = csv_format.separator.encode()
     if separator not in header and (other := re.match(rb"[^,;\t|]*([,;\t|])", header)):
+        found = other[1].decode()
+        # Only files with semicolons usually have decimal commas.
+        decimal = ', with "decimal": "," for numbers like 1,5' if found == ";" else ""
+        also = ', "decimal": "."' if found == csv_format.decimal else ""
         raise ValueError(
-            f"its columns are separated by {other[1].decode()!r}, where {csv_format.separator!r} is needed: set "
-            f'csv_format to {{"separator": "{other[1].decode()}"}}, with "decimal": "," for numbers like 1,5'.replace(
-                "\t", "\\t"
-            )
+            f"its columns are separated by {found!r}, where {csv_format.separator!r} is needed: set csv_format to "
+            f'{{"separator": {json.dumps(found)}{also}}}{decimal}'
         )
 
 

@@ -162,8 +162,8 @@ def _check_like(
     # Other columns are no inputs in any case, so that an earlier call can be repeated with like.
     if kept := [column.name for column in like.columns if column.name in drop_columns]:
         raise ValueError(
-            f"drop_columns has {kept[0]!r}, which is an input of the dataset in like, and that decides the inputs: take "
-            "it out"
+            f"drop_columns has {kept[0]!r}, which is an input of the dataset in like, and that decides the inputs: "
+            "take it out"
         )
 
 
