@@ -44,6 +44,7 @@ def local_copy(source: str, scratch: Path) -> Path:
         else:
             location = parse_source(source)
             path = Path(location.key)
+            path = path if path.name else path.resolve()  # "." has no name, which errors and the log need.
             if location.scheme == "s3":
                 path = _download_objects(source, scratch / path.name, _limit(scratch))
     refuse_missing(source, path.exists())
