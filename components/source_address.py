@@ -67,8 +67,10 @@ def parse_source(source: str) -> Location:
     """Return the location of a source in an S3 store or on the local disk.
 
     Raises:
-        ValueError: It has another scheme.
+        ValueError: It has another scheme, or is blank.
     """
+    if not source.strip():
+        raise ValueError(f"source is {source!r}: give the path or address of a file or folder")
     try:
         return parse_uri(source)
     except ValueError as error:

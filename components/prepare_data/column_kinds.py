@@ -38,6 +38,13 @@ KEPT_TYPES: Mapping[DeclaredKind, pa.DataType] = {
 """Types of declared columns that are kept as they are."""
 
 
+_LISTS: Mapping[DeclaredKind, tuple[Callable[[pa.DataType], bool], ...]] = {
+    "list<float>": (pa.types.is_floating, pa.types.is_decimal),
+    "list<int>": (pa.types.is_integer,),
+    "list<text>": (pa.types.is_string, pa.types.is_large_string),
+}
+
+
 def column_of(name: str, kind: TextKind | pa.DataType, shape: tuple[int, ...] = (), *, is_kept: bool = False) -> Column:
     """Return an input column without vocabulary and statistics.
 
@@ -86,10 +93,24 @@ def check_type(name: str, kind: pa.DataType) -> None:
     """
     if not re.fullmatch(_SCALARS, str(plain_type(kind))):
         raise ValueError(
-            f"column {name!r} is of type {kind}: allowed are numbers, texts, booleans, dates and times. Write its "
-            "parts into columns of their own (tensors: into an .npz file), leave the column out (drop_columns), or "
-            'keep it for a function of your own: columns={"NAME": "list<float>"} or task="none"'
+            f"column {name!r} is of type {kind}: allowed are numbers, texts, booleans, dates and times. "
+            + _advice_for_type(name, plain_type(kind))
         )
+
+
+def _advice_for_type(name: str, kind: pa.DataType) -> str:
+    """Return what to do about a column of a type that is no single value."""
+    kept = 'keep all columns for a function of your own (task="none")'
+    if pa.types.is_duration(kind):
+        return f"Write it as a number, such as of seconds, leave the column out (drop_columns), or {kept}"
+    parts = "Write its parts into columns of their own"
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        return f"{parts}, leave the column out (drop_columns), or {kept}"
+    values = plain_type(kind.value_type)
+    for declared, is_kind in _LISTS.items():
+        if any(check(values) for check in is_kind):
+            kept = f'keep the column for a function of your own: columns={{{name!r}: "{declared}"}}'
+    return f"{parts} (tensors: into an .npz file), leave the column out (drop_columns), or {kept}"
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:

@@ -1,8 +1,11 @@
 """Reads CSV files as batches of rows, and explains what is wrong with a row."""
 
 import csv
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +41,8 @@ DIGITS = pa.dictionary(pa.int32(), pa.float64())
 KEPT_DIGITS = pa.dictionary(pa.int32(), pa.int64())
 """The same for numbers that keep all their digits, as 64-bit integers."""
 
+# So many characters of a wrong value are in its error.
+_SHOWN = 40
 _MOST, _LEAST = str(2**63 - 1), str(-(2**63))
 
 
@@ -68,6 +73,7 @@ def read_csv(
     types: Mapping[str, pa.DataType],
     reject: Reject,
     csv_format: CsvFormat,
+    advice: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Rows]:
     """Yield the rows. Texts that mark a missing value become null.
 
@@ -77,6 +83,8 @@ def read_csv(
             if empty. The file must have each of them once.
         reject: Is called for each row that does not fit, which is left out.
         csv_format: How the file is written.
+        advice: What to do about texts in columns of numbers, by column, such as "and is the label: correct it".
+            Default: advice for columns whose values have been guessed to be numbers.
 
     Raises:
         ValueError: The file is not CSV.
@@ -93,7 +101,7 @@ def read_csv(
                 block, is_start = block[first_row_end(block, csv_format.separator) :], False
             if not block.strip(b"\r\n"):
                 continue
-            parser = _Parser(block, names, types, csv_format)
+            parser = _Parser(block, names, types, csv_format, advice)
             try:
                 rows, numbers, count = *parser.rows(), 0
                 count = rows.num_rows
@@ -111,12 +119,19 @@ class _Parser:
         names: Names of the columns.
         types: Columns to read and their types.
         csv_format: How the rows are written.
+        advice: What to do about texts in columns of numbers, by column.
     """
 
     def __init__(
-        self, block: bytes, names: Sequence[str], types: Mapping[str, pa.DataType], csv_format: CsvFormat
+        self,
+        block: bytes,
+        names: Sequence[str],
+        types: Mapping[str, pa.DataType],
+        csv_format: CsvFormat,
+        advice: Mapping[str, str],
     ) -> None:
         self._block, self._names, self._types, self._format = block, names, types, csv_format
+        self._advice = advice
 
     def rows(self) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
         """Return the rows, and their numbers from 0.
@@ -209,17 +224,25 @@ class _Parser:
             plain = pc.replace_substring(plain, self._format.decimal, ".")
         are_integers = kind in (KEPT_DIGITS, pa.int64())
         is_number = pc.fill_null(_are_integers(plain) if are_integers else _are_numbers(plain), True)
-        nothing, advice = "number", "name the column in drop_columns"
-        if kind == KEPT_DIGITS:
-            nothing, advice = "whole number of 64 bits", f'set columns to {{{name!r}: "text"}}'
+        nothing = "whole number of 64 bits" if kind == KEPT_DIGITS else "number"
         for row in np.flatnonzero(~is_number.to_numpy(zero_copy_only=False)).tolist():
-            problems[row] = (
-                f"is {texts[row].as_py()[:40]!r}, which is no {nothing}, but most of the column's first values are: "
-                f"correct it, leave it empty, or {advice}"
-            )
+            text = texts[row].as_py()
+            advice = self._advice.get(name) or self._advice_for_guessed(name, text)
+            problems[row] = f"is {text[:_SHOWN]!r}, which is no {nothing}, {advice}"
         plain = pc.if_else(is_number, plain, None)
         is_plain = not pa.types.is_dictionary(kind)
         return (plain.cast(kind) if is_plain else self._numbers_of_digits(name, plain)), problems
+
+    def _advice_for_guessed(self, name: str, text: str) -> str:
+        """Return what to do about a text in a column whose first values are numbers."""
+        choices = ["correct it", "leave it empty"]
+        if len(text) <= _SHOWN and not re.search(r"\d", text):
+            # A sign or word that replaces a number often means that it is unknown.
+            missing = json.dumps([*self._format.missing, text], ensure_ascii=False)
+            choices.append(f'set csv_format to {{"missing": {missing}}} if it means a missing value')
+        is_kept = self._types[name] == KEPT_DIGITS
+        choices.append(f'set columns to {{{name!r}: "{"text" if is_kept else "category"}"}} if the column has texts')
+        return f"but most of the column's first values are: {', '.join(choices)}, or name the column in drop_columns"
 
     def _numbers_of_digits(self, name: str, texts: pa.Array) -> pa.Array:
         """Return the numbers of texts.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +29,14 @@ _SIGNATURES = {
     rb'\s*(\{"|\[\s*[\[{])': "is JSON: name it .jsonl if it has one object in each line, else write it as Parquet",
     rb"\s*\Z": "is empty: it needs a header and rows",
     rb"\xff\xfe|\xfe\xff|[^\n]*\0": f"is UTF-16 text or a binary file: {TO_UTF8}",
+}
+# Byte order marks: the encoding of each, and what to do. That of UTF-32 begins with that of UTF-16, so it comes first.
+_MARKS = {
+    codecs.BOM_UTF8: ("UTF-8", "leave encoding out"),
+    codecs.BOM_UTF32_LE: ("UTF-32", 'set encoding to "utf-32"'),
+    codecs.BOM_UTF32_BE: ("UTF-32", 'set encoding to "utf-32"'),
+    codecs.BOM_UTF16_LE: ("UTF-16", 'set encoding to "utf-16"'),
+    codecs.BOM_UTF16_BE: ("UTF-16", 'set encoding to "utf-16"'),
 }
 # A row of more bytes is one whose quote is not closed.
 _ROW_BYTES = 2**26
@@ -119,12 +128,29 @@ def check_start(start: bytes, csv_format: CsvFormat) -> None:
     header = re.sub(rb'"[^"]*"', b'""', start).partition(b"\n")[0]
     separator = csv_format.separator.encode()
     if separator not in header and (other := re.match(rb"[^,;\t|]*([,;\t|])", header)):
+        found = other[1].decode()
+        # Only files with semicolons usually have decimal commas.
+        decimal = ', with "decimal": "," for numbers like 1,5' if found == ";" else ""
+        also = ', "decimal": "."' if found == csv_format.decimal else ""
         raise ValueError(
-            f"its columns are separated by {other[1].decode()!r}, where {csv_format.separator!r} is needed: set "
-            f'csv_format to {{"separator": "{other[1].decode()}"}}, with "decimal": "," for numbers like 1,5'.replace(
-                "\t", "\\t"
-            )
+            f"its columns are separated by {found!r}, where {csv_format.separator!r} is needed: set csv_format to "
+            f'{{"separator": {json.dumps(found)}{also}}}{decimal}'
         )
+
+
+def _check_mark(start: bytes, encoding: str) -> None:
+    """Check that a byte order mark at the beginning of a text fits its encoding.
+
+    Raises:
+        ValueError: The mark is that of another encoding. The message names the right one.
+    """
+    for mark, (name, advice) in _MARKS.items():
+        if start.startswith(mark):
+            if mark.decode(encoding, errors="replace") in ("", "\ufeff"):
+                return
+            raise ValueError(
+                f"it begins with the byte order mark of {name}, but csv_format has the encoding {encoding!r}: {advice}"
+            )
 
 
 @contextmanager
@@ -139,12 +165,19 @@ def opened_bytes(file: Path) -> Iterator[Readable]:
 
 @contextmanager
 def opened_text(file: Path, encoding: str) -> Iterator[Readable]:
-    """Open a file, which may be compressed with gzip or zstd, as UTF-8 without a byte order mark."""
+    """Open a file, which may be compressed with gzip or zstd, as UTF-8 without a byte order mark.
+
+    Raises:
+        ValueError: The file begins with the byte order mark of another encoding.
+    """
     with opened_bytes(file) as stream:
-        if codecs.lookup(encoding).name != "utf-8":
-            yield _Utf8(io.TextIOWrapper(stream, encoding, newline=""))  # type: ignore[arg-type]
-        else:
+        if codecs.lookup(encoding).name == "utf-8":
             yield _WithoutMark(stream)
+            return
+        # A decoder cannot return its first bytes, so they are read from a second stream.
+        with opened_bytes(file) as first:
+            _check_mark(first.read(4), encoding)
+        yield _Utf8(io.TextIOWrapper(stream, encoding, newline=""))  # type: ignore[arg-type]
 
 
 class _Utf8:

@@ -58,10 +58,25 @@ class CsvTable:
     def read(self, file: Path, types: Mapping[str, pa.DataType], reject: Reject) -> Iterator[Rows]:
         """Yield the rows, see `read_csv`. Labels that are numbers have a decimal point."""
         label = self._options.label_column
-        for rows, numbers in read_csv(file, types, reject, self._format):
+        for rows, numbers in read_csv(file, types, reject, self._format, self._advice()):
             if label and types.get(label) == pa.string():
                 rows = self._with_points(rows, [label])
             yield Rows(rows, numbers)
+
+    def _advice(self) -> dict[str, str]:
+        """Return what to do about texts in the columns of numbers that have not been guessed to be such."""
+        options = self._options
+        advice = {
+            name: "but columns declares numbers: correct it, leave it empty, or declare another kind"
+            for name, kind in options.columns.items()
+            if kind == "number"
+        }
+        if options.time_column:
+            advice[options.time_column] = "but the column is the time_column and has numbers: correct it"
+        if options.label_column:
+            choice = ', or set task to "classification"' if not options.like else ""
+            advice[options.label_column] = f"but numbers are predicted: correct it, leave the row out{choice}"
+        return advice
 
     def _with_points(self, rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
         """Return rows in which the numbers of some columns of texts have a decimal point."""

@@ -39,7 +39,11 @@ def local_copy(source: str, scratch: Path) -> Path:
     """
     with source_errors(source, "downloaded"):
         location = None if is_url(source) or driver_of(source) else parse_source(source)
-        path = Path(location.key) if location and location.scheme != "s3" else _downloaded(source, scratch)
+        if location and location.scheme != "s3":
+            path = Path(location.key)
+            path = path if path.name else path.resolve()  # "." has no name, which errors and the log need.
+        else:
+            path = _downloaded(source, scratch)
     refuse_missing(source, path.exists())
     return path
 

@@ -100,7 +100,7 @@ def parse_options(
     for name, kind in columns.items():
         _one_of(f"columns: the kind of {name!r}", kind, get_args(DeclaredKind))
     if like:
-        _check_like(like, chosen_task, columns, missing)
+        _check_like(like, chosen_task, columns, missing, drop_columns)
         label_column, chosen_task = like.label.name, like.label.task
     elif chosen_task == "none":
         label_column = ""
@@ -152,11 +152,19 @@ def _check_together(options: Options) -> None:
             raise ValueError(f"columns has {name!r}, which is the label_column or in drop_columns: take it out")
 
 
-def _check_like(like: DatasetManifest, task: str, columns: Mapping[str, str], missing: str) -> None:
+def _check_like(
+    like: DatasetManifest, task: str, columns: Mapping[str, str], missing: str, drop_columns: Sequence[str]
+) -> None:
     """Check that nothing contradicts the dataset whose columns are applied."""
     for name, value, default in (("task", task, "auto"), ("columns", dict(columns), {}), ("missing", missing, "auto")):
         if value != default:
             raise ValueError(f"{name} is {value!r}, but the dataset in like decides it: leave it out")
+    # Other columns are no inputs in any case, so that an earlier call can be repeated with like.
+    if kept := [column.name for column in like.columns if column.name in drop_columns]:
+        raise ValueError(
+            f"drop_columns has {kept[0]!r}, which is an input of the dataset in like, and that decides the inputs: "
+            "take it out"
+        )
 
 
 def _one_of(name: str, value: str, allowed: Sequence[str]) -> str:

@@ -78,7 +78,7 @@ def read_sources(
     logged: set[str] = set()
     attempt = 0
     if options.like:
-        options = _like(options, options.like.columns)
+        options, reason = _like(options, options.like.columns), "the dataset in like has it"
     while True:
         main = open_source(sources[""], options, scratch, codes, task)
         if options.like:

@@ -86,8 +86,10 @@ class Source:
         """Yield rows with the values in the types of a batch."""
         for part, numbers in parts:
             part = pa.record_batch([*map(plain, part.columns)], names=part.schema.names)
-            converter = _Converter()
-            rows = {}
+            converter, rows, key = _Converter(), {}, None
+            # First, because the advice for a wrong time is not that for a wrong input, and a column may be both.
+            if self.split_by.kind:
+                key = converter.split_key(self.split_by, part[self.split_by.column])
             if self.label:
                 values = part[self.label]
                 if self.task == "regression":
@@ -96,8 +98,8 @@ class Source:
                     rows[self.label] = spellings(self.label, values)
             for column in self.columns:
                 rows[column.name] = converter.column(column, part[column.name], self.types.get(column.name))
-            if self.split_by.kind:
-                rows[SPLIT_KEY] = converter.split_key(self.split_by, part[self.split_by.column])
+            if key is not None:
+                rows[SPLIT_KEY] = key
             batch = pa.record_batch(rows)
             if converter.problems:
                 for row in sorted(converter.problems):
@@ -139,14 +141,14 @@ class _Converter:
         if split_by.kind == "group":
             key = spellings(split_by.column, values)
         elif split_by.time_type == DATES:
-            key = self._microseconds(split_by.column, values)
+            key = self._microseconds(split_by.column, values, is_needed=True)
         else:
             key = time_keys(values, split_by.time_type)
         for row in _rows(key.is_null()):
             self._add(row, split_by.column, f"is missing, and it is the {split_by.kind}_column: fill it in")
         return key
 
-    def _microseconds(self, name: str, values: pa.Array) -> pa.Int64Array:
+    def _microseconds(self, name: str, values: pa.Array, *, is_needed: bool = False) -> pa.Int64Array:
         if not re.match("date|timestamp|string|large_string|null", str(values.type)):
             raise ValueError(
                 f"column {name!r} has values of type {values.type}, where dates and times or their texts are needed: "
@@ -158,7 +160,7 @@ class _Converter:
                 row,
                 name,
                 f"is {str(values[row])[:40]!r}, which is no date of the form 2024-01-31 or 2024-01-31T12:00:00Z: "
-                "correct it, or leave it empty",
+                + ("correct it" if is_needed else "correct it, or leave it empty"),
             )
         return numbers
 

@@ -1,7 +1,10 @@
 """Which columns of a table are numbers and which are texts."""
 
 import re
+from datetime import timedelta
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from prepare_data.test_sources import LABELLED, category, number, opened, parquet, rows_of
 
@@ -85,3 +88,28 @@ def test_a_parquet_column_without_values_has_the_kind_of_a_later_file(file):
         (category("town"), number("size"), number("nothing")),
         {"kind": ["a", "b"], "town": [None, "Ulm"], "size": [None, 1.5], "nothing": [None, None]},
     )
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "advice"),
+    [
+        (
+            [[1.5]],
+            pa.list_(pa.float64()),
+            """keep the column for a function of your own: columns={'c': "list<float>"}""",
+        ),
+        ([[1]], pa.large_list(pa.int32()), """columns={'c': "list<int>"}"""),
+        ([[1, 2]], pa.list_(pa.int32(), 2), """columns={'c': "list<int>"}"""),
+        ([["a"]], pa.list_(pa.string()), """columns={'c': "list<text>"}"""),
+        ([[[1.5]]], pa.list_(pa.list_(pa.float64())), 'or keep all columns for a function of your own (task="none")'),
+        ([{"a": 1}], pa.struct({"a": pa.int64()}), "Write its parts into columns of their own, leave the column out"),
+        ([timedelta(1)], pa.duration("s"), "Write it as a number, such as of seconds, leave the column out"),
+    ],
+)
+def test_the_advice_for_a_column_of_another_type_can_be_followed(tmp_path, run, values, kind, advice):
+    pq.write_table(pa.table({"c": pa.array(values * 40, kind), "label": ["a", "b"] * 20}), tmp_path / "data.parquet")
+    with pytest.raises(ValueError, match=f"column 'c' is of type .*{re.escape(advice)}"):
+        run(tmp_path / "data.parquet")
+    if match := re.search('"(list<.*>)"', advice):
+        (column,) = run(tmp_path / "data.parquet", columns={"c": match[1]})["train"].columns
+        assert column.kind == "kept"

@@ -1,7 +1,10 @@
 """Errors of CSV files: they name the column, the row and what to do."""
 
+import re
+
 import pytest
 
+from kfp_distributed.components.prepare_data.csv_format import CsvFormat
 from kfp_distributed.components.prepare_data.pieces import Pieces
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.scan import scan
@@ -70,3 +73,89 @@ LONG = "".join(f"{i},a\n" for i in range(300_000))
 def test_an_unusable_csv_file_is_refused_with_column_and_row(file, text, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         scan(open_source(file("data.csv", text), LABELLED, tmp_path), Pieces(tmp_path / ".pieces", 0, 0))
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16", "ascii"])
+def test_an_encoding_that_contradicts_the_byte_order_mark_of_utf_8_is_refused(file, encoding, tmp_path):
+    source = file("data.csv", "Größe,label\n1,a\n2,b\n".encode("utf-8-sig"))
+
+    with pytest.raises(ValueError, match=f"mark of UTF-8, but csv_format has the encoding '{encoding}': leave encod"):
+        open_source(source, Options(csv_format=CsvFormat(encoding=encoding)), tmp_path)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16-be"])
+def test_an_encoding_that_contradicts_the_byte_order_mark_of_utf_16_is_refused(file, encoding, tmp_path):
+    source = file("data.csv", "Größe,label\n1,a\n2,b\n".encode("utf-16"))
+
+    with pytest.raises(ValueError, match=r'it begins with the byte order mark of UTF-16, .*: set encoding to "utf-16"'):
+        open_source(source, Options(csv_format=CsvFormat(encoding=encoding)), tmp_path)
+
+
+@pytest.mark.parametrize(("written", "read"), [("utf-8-sig", "utf-8-sig"), ("utf-16", "utf-16-le"), ("utf-32",) * 2])
+def test_an_encoding_that_fits_the_byte_order_mark_is_read_without_it(file, written, read, tmp_path):
+    source = file("data.csv", "Größe,label\n1,a\n2,b\n".encode(written))
+
+    opened = open_source(source, Options(csv_format=CsvFormat(encoding=read)), tmp_path)
+
+    assert [column.name for column in opened.columns] == ["Größe"]
+
+
+MANY = "".join(f"{i},{i},a\n" for i in range(9))
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "message"),
+    [
+        ({}, MANY + "?,1,a\n", """set csv_format to {"missing": ["?"]} if it means a missing value"""),
+        ({}, MANY + "unknown,1,a\n", """set columns to {'m': "category"} if the column has texts"""),
+        (
+            {"csv_format": CsvFormat(missing=("-",))},
+            MANY + "?,1,a\n",
+            """set csv_format to {"missing": ["-", "?"]} if it""",
+        ),
+        ({"task": "regression"}, MANY, "'label' is 'a', which is no number, but numbers are predicted: correct it, le"),
+        ({"columns": {"m": "number"}}, "x,1,a\n" * 9, "which is no number, but columns declares numbers: correct it"),
+        ({"time_column": "t"}, MANY + "1,x,a\n", "but the column is the time_column and has numbers: correct it ("),
+        (
+            {"time_column": "t", "columns": {"t": "date"}},
+            "1,01.01.2024,a\n",
+            "no date of the form 2024-01-31 or 2024-01-31T12:00:00Z: correct it (",
+        ),
+        (
+            {"time_column": "t"},
+            "1,01.01.2024,a\n",
+            "no date of the form 2024-01-31 or 2024-01-31T12:00:00Z: correct it (",
+        ),
+    ],
+)
+def test_the_advice_for_a_wrong_value_fits_its_column(file, options, text, message, run):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        run(file("data.csv", "m,t,label\n" + text), **options)
+
+
+def test_a_value_with_digits_is_not_advised_as_a_missing_value(file, run):
+    with pytest.raises(ValueError, match="'m' is '12 kg', which is no number") as error:
+        run(file("data.csv", "m,t,label\n" + MANY + "12 kg,1,a\n"))
+    assert "csv_format" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("csv_format", "text", "advice"),
+    [
+        (CsvFormat(separator="\t"), "x,label\n1,a\n", 'set csv_format to {"separator": ","}'),
+        (
+            CsvFormat(separator=";", decimal=","),
+            "x,label\n1,a\n",
+            'set csv_format to {"separator": ",", "decimal": "."}',
+        ),
+        (CsvFormat(), "x\tlabel\n1\ta\n", 'set csv_format to {"separator": "\\t"}'),
+        (
+            CsvFormat(),
+            "x;label\n1;a\n",
+            'set csv_format to {"separator": ";"}, with "decimal": "," for numbers like 1,5',
+        ),
+    ],
+)
+def test_the_advised_separator_can_be_set(file, csv_format, text, advice, run):
+    with pytest.raises(ValueError, match=re.escape(advice) + "$"):
+        run(file("data.csv", text), csv_format=csv_format)

@@ -319,3 +319,14 @@ def test_local_addresses(file, tmp_path):
     with pytest.raises(ValueError, match="ftp://example") as caught:
         local_copy("ftp://me:s3cret@example.org/data.csv?signature=s3cret", tmp_path)
     assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("source", ["", "  ", "\n"])
+def test_a_blank_source_is_refused(source, tmp_path):
+    with pytest.raises(ValueError, match=r"^source is '.*': give the path or address of a file or folder"):
+        local_copy(source, tmp_path)
+
+
+def test_the_current_folder_has_the_name_of_its_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert local_copy(".", tmp_path / "scratch").name == tmp_path.name

@@ -116,7 +116,9 @@ def test_new_rows_like_an_earlier_dataset(file, run, tmp_path, capsys):
         (1, 7, "Bern"),
         (1, 8, "Ulm"),
     ]
-    assert "column 'town' has 1 value in no training row, such as 'Rom'" in capsys.readouterr().out
+    log = capsys.readouterr().out
+    assert "column 'town' has 1 value in no training row, such as 'Rom'" in log
+    assert "task: classification, because the dataset in like has it" in log
     with pytest.raises(ValueError, match=r"row 2 of other.csv: 'label' is 'd', which is no class of the dataset in"):
         run(file("other.csv", "x,town,label\n1,Ulm,d\n"), like=earlier, test_fraction=1, validation_fraction=0)
 
@@ -135,6 +137,11 @@ def test_what_contradicts_like_is_refused(file, run):
     assert parse_options(**parameters, like=earlier).task == "classification"
     with pytest.raises(ValueError, match="task is 'regression', but the dataset in like decides it"):
         parse_options(**parameters, like=earlier, task="regression")
+    parameters["drop_columns"] = ["name"]
+    assert parse_options(**parameters, like=earlier).drop_columns == ("name",)
+    parameters["drop_columns"] = ["name", "image"]
+    with pytest.raises(ValueError, match="drop_columns has 'image', which is an input of the dataset in like"):
+        parse_options(**parameters, like=earlier)
     with pytest.raises(ValueError, match=r"test_fraction is 1: it must be .* .1 only with like."):
         parse_options(**parameters)
 
