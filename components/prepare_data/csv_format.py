@@ -38,6 +38,8 @@ _MARKS = {
     codecs.BOM_UTF16_LE: ("UTF-16", 'set encoding to "utf-16"'),
     codecs.BOM_UTF16_BE: ("UTF-16", 'set encoding to "utf-16"'),
 }
+# Texts that pandas takes for missing values, too, and Arrow does not.
+_MORE_NULL_VALUES = ("None", "<NA>")
 # A row of more bytes is one whose quote is not closed.
 _ROW_BYTES = 2**26
 
@@ -64,7 +66,7 @@ class CsvFormat:
     @property
     def null_values(self) -> list[str]:
         """Texts that stand for a missing value."""
-        return [*pa_csv.ConvertOptions().null_values, *self.missing]
+        return [*pa_csv.ConvertOptions().null_values, *_MORE_NULL_VALUES, *self.missing]
 
 
 class Readable(Protocol):

@@ -53,6 +53,8 @@ class ColumnCounts:
         highest: The highest number.
         precision: Comparison of the numbers of a column with 32-bit floats.
         whole_numbers: Whether the numbers of a column are like IDs.
+        is_date: Whether the numbers are days of dates.
+        is_declared: Whether the parameter `columns` decides what the values are.
     """
 
     kind: str
@@ -62,6 +64,8 @@ class ColumnCounts:
     highest: float = -math.inf
     precision: Precision = field(default_factory=Precision)
     whole_numbers: WholeNumbers = field(default_factory=WholeNumbers)
+    is_date: bool = False
+    is_declared: bool = False
 
     def is_constant(self, rows: int) -> bool:
         """Return whether all values are equal.
@@ -234,7 +238,9 @@ def _warnings_of_column(name: str, counts: ColumnCounts, rows: int, *, is_filled
             f"column {name!r} has the same value in all {present_rows:,} rows"
             f"{' that have one' if counts.missing else ''}: a model learns nothing from it. Name it in drop_columns"
         )
-    numbers = [value for value in counts.values if re.fullmatch(_TEXT_NUMBER, value)]
+    # A declared column is what the user says. Another line says that a column with leading zeros has codes.
+    are_open = not counts.is_declared and not any(re.fullmatch(r"\s*0\d+\s*", value) for value in counts.values)
+    numbers = [value for value in counts.values if are_open and re.fullmatch(_TEXT_NUMBER, value)]
     if numbers and sum(counts.values[value] for value in numbers) >= _NUMBER_SHARE * present:
         lines.append(
             f"column {name!r} has numbers in text form, such as {numbers[0][:_EXAMPLE_LENGTH]!r}, and becomes a "
@@ -269,6 +275,12 @@ def _warnings_of_numbers(name: str, counts: ColumnCounts, rows: int) -> list[str
     collapsed = counts.precision.collapses()
     if collapsed:
         small, large = map(_plain, collapsed)
+        if counts.is_date:
+            return [
+                f"column {name!r} has different times that become equal as 32-bit floats: the days {small} and {large} "
+                f"become {_plain(float(np.float32(collapsed[0])))}. If the time of day matters, write it into a column "
+                "of its own in the source, such as the minutes since midnight"
+            ]
         return [
             f"column {name!r} has different numbers that become equal as 32-bit floats: {small} and {large} become "
             f"{_plain(float(np.float32(collapsed[0])))}. Subtract an offset in the source, such as the lowest number. "
@@ -286,7 +298,9 @@ def _warnings_of_numbers(name: str, counts: ColumnCounts, rows: int) -> list[str
             f"column {name!r} has numbers above {EXACT_NUMBERS:,}, which become 32-bit floats: close ones (IDs, "
             "times) become equal. Subtract an offset or scale them in the source, or name the column in drop_columns"
         ]
-    can_be_id = rows >= _MINIMUM_DISTINCT and name not in INDEX_NAMES and not counts.is_constant(rows)
+    can_be_id = (
+        not counts.is_date and rows >= _MINIMUM_DISTINCT and name not in INDEX_NAMES and not counts.is_constant(rows)
+    )
     if can_be_id and counts.whole_numbers.is_id(name):
         return [
             f"column {name!r} looks like an ID or row number and is used as an input: it has whole numbers, which "

@@ -30,10 +30,13 @@ class Pieces:
         expected_bytes: Approximate size of all rows, for the number of the pieces. Pieces are larger if there are more.
         seed: Seed of the order.
         piece_bytes: Approximate size of a piece. Default: 16 MiB.
+
+    Attributes:
+        expected_bytes: Approximate size of all rows.
     """
 
     def __init__(self, folder: Path, expected_bytes: int, seed: int, piece_bytes: int = PIECE_BYTES) -> None:
-        self._folder = folder
+        self._folder, self.expected_bytes = folder, expected_bytes
         folder.mkdir(parents=True, exist_ok=True)
         self._count = min(_MOST_PIECES, max(1, -(-expected_bytes // piece_bytes)))
         # Another stream of random numbers than that of the split.
@@ -96,7 +99,7 @@ class Pieces:
         if path.exists():
             return np.fromfile(path, np.uint32)
         order = np.argsort(keys.to_numpy()).astype(np.uint32)
-        order.tofile(path)
+        path.write_bytes(order.tobytes())  # tofile() has no errno in its error for a full disk.
         return order
 
     def delete(self) -> None:

@@ -15,6 +15,7 @@ from kfp_distributed.components.prepare_data.data_warnings import (
     unseen_warnings,
     untrained_warnings,
 )
+from kfp_distributed.components.prepare_data.disk_errors import disk_errors
 from kfp_distributed.components.prepare_data.fetch import local_copy
 from kfp_distributed.components.prepare_data.overview import overview_page
 from kfp_distributed.components.prepare_data.preparation_options import Options
@@ -58,7 +59,11 @@ def prepare(
         files = {split: _local(address, Path(scratch, split)) for split, address in sources_of_splits.items()}
         files = {"": _local(source, Path(scratch, "source")), **files}
         # Beside the outputs, because their disk has place for the rows.
-        with _folder(parent), tempfile.TemporaryDirectory(prefix=".prepare-data-", dir=parent) as unfinished:
+        with (
+            disk_errors(parent, Path(scratch)),
+            _folder(parent),
+            tempfile.TemporaryDirectory(prefix=".prepare-data-", dir=parent) as unfinished,
+        ):
             read = read_sources(files, options, Path(scratch), Path(unfinished), _log)
             warnings = [*scaling_warnings(read.scan.columns), *read.scan.warnings]
             _log(warnings)
@@ -67,9 +72,10 @@ def prepare(
             folders = {split: Path(unfinished, split) for split in targets}
             for folder in folders.values():
                 folder.mkdir()
-            manifests, profile = write_splits(
-                read.pieces, read.scan, strata, options, without_secrets(source), folders, Path(unfinished)
-            )
+            with disk_errors(parent, Path(scratch), read.pieces.expected_bytes):
+                manifests, profile = write_splits(
+                    read.pieces, read.scan, strata, options, without_secrets(source), folders, Path(unfinished)
+                )
             train = manifests["train"]
             warnings_of_rows = [
                 *leakage_warnings(profile.predictors),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from kfp_distributed.components.prepare_data.disk_errors import disk_errors
 from kfp_distributed.components.prepare_data.folder_splits import split_sources
 from kfp_distributed.components.prepare_data.pieces import Pieces
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind, Options
@@ -68,6 +69,7 @@ def read_sources(
 
     Raises:
         ValueError: A source cannot be used.
+        OSError: The disk of the folder for the rows is full.
     """
     sources, lines = split_sources(files)
     for line in lines:
@@ -88,15 +90,16 @@ def read_sources(
         pieces = Pieces(unfinished / f"pieces-{attempt}", main.expected_bytes, options.seed)
         rejected = RejectedRows(options.on_bad_row)
         try:
-            scanner = Scanner(main, pieces, options)
-            notes, late = [*main.notes], list[str]()
-            for split, listing in sources.items():
-                source = _like_main(listing, options, scratch, main) if split else main
-                notes += [note for note in source.notes if note not in notes]
-                scanner.add(source, rejected, _SPLITS[split], has_fixed_splits=len(sources) > 1)
-                late += [note for note in source.late_notes() if note not in late]
-            scan = scanner.result(rejected)
-            break
+            with disk_errors(unfinished.parent, scratch, main.expected_bytes):
+                scanner = Scanner(main, pieces, options)
+                notes, late = [*main.notes], list[str]()
+                for split, listing in sources.items():
+                    source = _like_main(listing, options, scratch, main) if split else main
+                    notes += [note for note in source.notes if note not in notes]
+                    scanner.add(source, rejected, _SPLITS[split], has_fixed_splits=len(sources) > 1)
+                    late += [note for note in source.late_notes() if note not in late]
+                scan = scanner.result(rejected)
+                break
         except ReadAgain as found:
             codes |= found.codes
             options = replace(options, image_shapes={**options.image_shapes, **found.image_shapes})

@@ -134,7 +134,12 @@ class _Encoder:
     def __init__(self, source: Source, options: Options) -> None:
         self._source, self._options = source, options
         self._missing = options.missing or ("keep" if source.task == "none" else "impute")
-        self._counts = {column.name: ColumnCounts(column.kind) for column in source.columns}
+        self._counts = {
+            column.name: ColumnCounts(
+                column.kind, is_date=column.source_type == "date", is_declared=column.name in options.columns
+            )
+            for column in source.columns
+        }
         self._label = LabelCounts(source.label, source.task, is_task_open=options.task is None)
         names = [column.name for column in source.columns if column.kind == "category"]
         self._vocabularies = {name: GrowingVocabulary() for name in names}

@@ -82,6 +82,10 @@ def open_source(
     types = {"folders" if file.is_dir() else ending(file) or "no ending" for file in files}
     if table := _table_format(types, options):
         opened = table_source(files, table, options, codes, task)
+        if options.image_size and not any(column.shape for column in opened.columns):
+            size = "x".join(map(str, options.image_size))
+            line = f"image_size is {size!r}, and has no effect: no input of {path.name} is an image"
+            opened = replace(opened, notes=(*opened.notes, line))
     elif types == {".npz"} and len(files) == 1:
         opened = _npz_source(path.name, files[0], options, scratch, task)
     else:
@@ -198,7 +202,11 @@ def array_source(name: str, arrays: Mapping[str, Any], options: Options, task: T
         # The type of a tensor needs no element, which may be an image to decode.
         kind = _arrow(np.zeros((1, *shape), used[key].dtype) if shape else used[key][:1]).type
         declared = options.columns.get(key)
-        if declared and not shape:
+        if declared and shape:
+            raise ValueError(
+                f"columns declares {key!r} as {declared!r}, but it is a tensor of {list(shape)}: take it out"
+            )
+        if declared:
             columns.append(declared_column(key, declared))
         else:
             columns.append(column_of(key, kind, shape, is_kept=task == "none"))

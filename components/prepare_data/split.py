@@ -98,7 +98,7 @@ def draw(pieces: Pieces, strata: Strata, seed: int, targets: Path, drawn_rows: i
     parts = (strata.of(rows) for rows in pieces.read(strata.names or None))
     with targets.open("wb") as file:
         for block in _blocks(parts, drawn_rows):
-            draw_targets(left, block, generator).astype(np.uint16).tofile(file)
+            file.write(draw_targets(left, block, generator).astype(np.uint16).tobytes())
 
 
 def _blocks(parts: Iterable[NDArray[np.int64]], size: int) -> Iterator[NDArray[np.int64]]:

@@ -159,3 +159,17 @@ def test_a_value_with_digits_is_not_advised_as_a_missing_value(file, run):
 def test_the_advised_separator_can_be_set(file, csv_format, text, advice, run):
     with pytest.raises(ValueError, match=re.escape(advice) + "$"):
         run(file("data.csv", text), csv_format=csv_format)
+
+
+# The texts of data.md, which are those of read_csv of pandas 2.
+MISSING_TEXTS = (
+    "`NA`, `N/A`, `n/a`, `<NA>`, `#N/A`, `#N/A N/A`, `#NA`, `NaN`, `nan`, `-NaN`, `-nan`, `NULL`, `null`, `None`, "
+    "`1.#IND`, `-1.#IND`, `1.#QNAN`, `-1.#QNAN`"
+)
+
+
+def test_texts_that_pandas_takes_for_missing_values_are_missing(file, tmp_path):
+    texts = re.findall("`([^`]+)`", MISSING_TEXTS)
+    rows = "".join(f'"{text}",1,a\n' for text in (*texts, "NO"))
+    (_, batch), *_ = open_source(file("data.csv", "town,x,label\n" + rows), Options(), tmp_path).batches()
+    assert batch.rows["town"].to_pylist() == [None] * 18 + ["NO"]

@@ -191,3 +191,21 @@ def test_warnings_are_logged_and_shown_in_the_overview(run, file, tmp_path, caps
     assert [line[: len(beginning)] for line, beginning in zip(lines, beginnings, strict=True)] == beginnings
     page = html.unescape((tmp_path / "out" / "overview.html").read_text())
     assert all(f"<li>{line.removeprefix('warning: ')}" in page for line in lines)
+
+
+def test_codes_and_declared_categories_are_not_called_quantities(file, run, capsys):
+    rows = "".join(f"0{2000 + i % 9},{30000 + i % 9},{'ab'[i % 2]}\n{10000 + i % 9},1,a\n" for i in range(40))
+    run(file("data.csv", "zip,code,label\n" + rows), columns={"code": "category"})
+    log = capsys.readouterr().out
+    assert "'zip' has numbers with leading zeros" in log
+    assert "in text form" not in log
+
+
+def test_dates_are_no_ids_and_times_of_a_day_get_advice_for_dates(file, run, capsys):
+    rows = "".join(f"2024-{1 + i // 28:02}-{1 + i % 28:02},2024-01-01T00:{i:02}:00Z,{'ab'[i % 2]}\n" for i in range(60))
+    run(file("data.csv", "day,time,label\n" + rows))
+    log = capsys.readouterr().out
+    assert "looks like an ID" not in log
+    assert "column 'time' has different times that become equal" in log
+    assert "write it into a column of its own" in log
+    assert "Subtract an offset" not in log

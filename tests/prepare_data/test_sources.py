@@ -264,3 +264,13 @@ def test_a_scan_has_the_vocabularies_and_the_class_counts(file, tmp_path):
     )
     (warning,) = scanned.warnings
     assert warning.startswith("column 'town' has no value in 1 of 4 rows: ")
+
+
+def test_a_tensor_has_no_declared_kind(run):
+    with pytest.raises(ValueError, match=r"columns declares 'image' as 'text', but it is a tensor of .*: take it out"):
+        run("digits", columns={"image": "text"})
+
+
+def test_a_size_of_images_without_images_is_named(file, run, capsys):
+    run(file("data.csv", "x,label\n" + "1,a\n2,b\n" * 20), image_size=(32, 16))
+    assert "image_size is '32x16', and has no effect: no input of data.csv is an image" in capsys.readouterr().out
