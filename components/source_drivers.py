@@ -140,6 +140,8 @@ class RemoteFiles:
                 ) from None
         if self._driver is _AZURE:
             _limit_retries_of_azure(self._filesystem)
+        # It logs a traceback after six attempts, which take a minute and have no setting. The error says the same.
+        logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
         self._retries = Retries()
 
     def list(self) -> tuple[RemoteFile, ...]:

@@ -134,13 +134,14 @@ def test_an_object_with_a_content_encoding_is_refused(tmp_path, monkeypatch, pat
 
 
 @pytest.mark.takes(60)
-def test_faults_of_a_cloud(google, bucket, tmp_path, monkeypatch):
+def test_faults_of_a_cloud(google, bucket, tmp_path, monkeypatch, caplog):
     bucket.pipe_file("data/big.npz", BIG)
     with faulty_proxy(google) as proxy:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
         # More than the retries of the driver, which end after six requests.
         proxy.faults = [Fault("alt=media", times=8, status=503), Fault("alt=media", times=1, cut_after=1 << 20)]
         assert local_copy("gs://data/big.npz", tmp_path).read_bytes() == BIG
+        assert [record for record in caplog.records if record.name.startswith("gcsfs")] == []
         monkeypatch.setattr(request_retries, "RETRY_SECONDS", 1.0)
         proxy.faults = [Fault("alt=media", times=10**6, status=403)]
         with pytest.raises(OSError, match=r"source gs://data/big\.npz cannot be downloaded: ") as caught:
