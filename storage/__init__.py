@@ -12,7 +12,7 @@ from kfp_distributed.storage.model import (
     verify_model_folder,
 )
 from kfp_distributed.storage.opener import open_store
-from kfp_distributed.storage.store import Entry, Store
+from kfp_distributed.storage.store import Entry, ObjectRange, Store
 from kfp_distributed.storage.uri import Location, join_uri, parse_uri
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Location",
     "ModelIncomplete",
     "ModelManifest",
+    "ObjectRange",
     "StorageError",
     "Store",
     "credentials_from_environment",

@@ -1,7 +1,8 @@
 """Describe, partition and read prepared datasets.
 
-A dataset is a folder (or a prefix in an object store) with a manifest, `dataset.json`, and its Parquet shards.
-Columns of the shards:
+A dataset is a folder (or a prefix in an object store) with a manifest, `dataset.json`, and its Parquet shards. The
+shards are in the same folder, or in the one that the manifest names: Kubeflow Pipelines downloads everything below the
+address of an input artifact into the pod of each step that has this input. Columns of the shards:
 
 - number: nullable float32;
 - category: int32 index (0 = missing, i = vocabulary[i - 1]);
@@ -27,8 +28,8 @@ if TYPE_CHECKING:  # The `train` step runs without Arrow.
     import pyarrow as pa
 
 DATASET_MANIFEST = "dataset.json"
-_FORMAT = "kfp-distributed-dataset-3"
-_READ_FORMATS = ("kfp-distributed-dataset-1", "kfp-distributed-dataset-2", _FORMAT)
+_FORMAT = "kfp-distributed-dataset-4"
+_READ_FORMATS = (*(f"kfp-distributed-dataset-{number}" for number in (1, 2, 3)), _FORMAT)
 _DTYPES = {"number": ("float32",), "category": ("int32",), "tensor": ("uint8", "float32")}
 Task = Literal["classification", "regression", "none"]
 """What a dataset is for: to predict a class, to predict a number, or anything else."""
@@ -149,6 +150,7 @@ class DatasetManifest:
         source_fingerprint: Value of `fingerprint_source` that was passed to `prepare_data`: the state of the source's
             files just before they were read. "" if none was passed.
         like: `preparation` of the dataset whose columns, vocabularies and statistics this one has; "" for its own.
+        shards_uri: Address of the folder of the shards. Default: "", the folder of the manifest.
     """
 
     split: str
@@ -163,6 +165,7 @@ class DatasetManifest:
     content: str = ""
     source_fingerprint: str = ""
     like: str = ""
+    shards_uri: str = ""
 
     def __post_init__(self) -> None:
         rows = self.rows if self.label.task == "classification" else 0
@@ -319,6 +322,20 @@ def is_image(shape: Sequence[int]) -> bool:
     return (*shape, 1)[2:] in ((1,), (1, 1), (3, 1))
 
 
+def columns_of_records(manifest: DatasetManifest) -> list[str]:
+    """Return the names of the columns of which records are made: the inputs and the label.
+
+    Raises:
+        ValueError: The dataset has no label.
+    """
+    if not manifest.label.name:
+        raise ValueError(
+            'the dataset has no label, because it was prepared with the task "none": read its Parquet shards with a '
+            'function of your own, or run prepare_data with a label_column and the task "auto"'
+        )
+    return [*(column.name for column in manifest.columns), manifest.label.name]
+
+
 def read_batches(
     folder: Path, manifest: DatasetManifest, parts: Sequence[ShardPart] | None = None, batch_rows: int = 4096
 ) -> Iterator[tuple[NDArray[np.float32], NDArray[Any]]]:
@@ -339,15 +356,10 @@ def read_batches(
     Raises:
         ValueError: The dataset has no label, or a column without a form as numbers.
     """
-    if not manifest.label.name:
-        raise ValueError(
-            'the dataset has no label, because it was prepared with the task "none": read its Parquet shards with a '
-            'function of your own, or run prepare_data with a label_column and the task "auto"'
-        )
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    names, label = [column.name for column in manifest.columns], manifest.label.name
+    *names, label = columns_of_records(manifest)
     rows_at_once = max(1, min(batch_rows, _BATCH_BYTES // (4 * width(manifest))))
     for part in map(whole_shard, manifest.shards) if parts is None else parts:
         begin = done = 0

@@ -62,11 +62,13 @@ class EmbeddedStore:
 
 
 @contextmanager
-def embedded_object_store(folder: Path | str) -> Iterator[EmbeddedStore]:
+def embedded_object_store(folder: Path | str, cache_seconds: int = 1) -> Iterator[EmbeddedStore]:
     """Serve a folder as an object store on a free port of 127.0.0.1 until the block exits.
 
     Args:
         folder: The folder for the objects. It is created if it does not exist, and kept with its content.
+        cache_seconds: Seconds after which the server reads a folder again, and then hashes each object anew when it is
+            requested. Set more for large objects, if no other program writes to the folder. Default: 1.
 
     Raises:
         RuntimeError: rclone is not installed or does not start. The message has the last lines of its output.
@@ -78,9 +80,11 @@ def embedded_object_store(folder: Path | str) -> Iterator[EmbeddedStore]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RCLONE_")}
     # Pass the keys by the environment, because `ps` shows arguments. rclone parses the value as a line of CSV.
     environment |= {"RCLONE_AUTH_KEY": f'"{access_key},{secret_key}"', "RCLONE_CONFIG": os.devnull}
-    # Port 0: the system chooses a free port, so that no other process can take it in the meantime. With the cache time
-    # of 1 s, the server sees files that other programs write to the folder after a second.
-    argv = [rclone(), "serve", "s3", "--addr", "127.0.0.1:0", "--dir-cache-time", "1s", str(folder)]
+    # Port 0: the system chooses a free port, so that no other process can take it in the meantime. When its cache has
+    # expired, the server sees files that other programs write to the folder. It also forgets the hashes of objects, and
+    # a request for a part of an object hashes the whole object for its ETag.
+    cache_time = ["--dir-cache-time", f"{cache_seconds}s"]
+    argv = [rclone(), "serve", "s3", "--addr", "127.0.0.1:0", *cache_time, str(folder)]
     with ProcessGroup() as group, tempfile.TemporaryFile() as log:
         server = group.start("object-store", argv, env=environment, stdout=log)
         yield EmbeddedStore(_wait_for_endpoint(server, log), access_key, secret_key, folder)

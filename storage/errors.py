@@ -15,6 +15,10 @@ class StorageError(Exception):
         self.endpoint, self.bucket, self.key, self.cause = endpoint, bucket, key, cause
         super().__init__(f"{endpoint}, bucket {bucket!r}, key {key!r}: {cause}" if endpoint else f"{key}: {cause}")
 
+    def __reduce__(self) -> tuple[type["StorageError"], tuple[str, str, str, str]]:
+        """Pickle the arguments: a rank of a training sends its error to the others."""
+        return type(self), (self.endpoint, self.bucket, self.key, self.cause)
+
 
 class StoreAway(StorageError):
     """The server did not answer, or answered that it cannot serve now, until the retries had ended."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 OnBytes = Callable[[int], object]
 """Callback for each block of a transfer, with the number of bytes that it moved."""
@@ -26,6 +26,13 @@ class FileEntry:
     path: str
     size: int
     sha256: str
+
+
+class _Readable(Protocol):
+    """A stream of which the next bytes can be read."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most `size` bytes, and none at the end."""
 
 
 def ignore_bytes(count: int) -> None:
@@ -47,6 +54,23 @@ def hash_stream(
             target.write(data)
         on_bytes(len(data))
     return FileEntry(path, size, digest.hexdigest())
+
+
+def read_exactly(source: _Readable, length: int, on_bytes: OnBytes = ignore_bytes) -> bytearray:
+    """Return the next bytes of a stream, read in blocks of 1 MiB. `on_bytes` is called after each of them.
+
+    Raises:
+        ValueError: The stream ends earlier.
+    """
+    data, done = bytearray(length), 0
+    while done < length:
+        block = source.read(min(1 << 20, length - done))
+        if not block:
+            raise ValueError(f"the content ended after {done} of {length} bytes")
+        data[done : done + len(block)] = block
+        done += len(block)
+        on_bytes(len(block))
+    return data
 
 
 def describe_file(file: Path | str, path: str) -> FileEntry:

@@ -1,6 +1,7 @@
 """A local folder as a store."""
 
 import contextlib
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -16,7 +17,7 @@ from kfp_distributed.storage.files import (
     relative_path,
     unfinished_file,
 )
-from kfp_distributed.storage.store import BYTES, Entry, Store
+from kfp_distributed.storage.store import BYTES, Entry, ObjectRange, Store
 
 
 class FolderStore(Store):
@@ -56,6 +57,9 @@ class FolderStore(Store):
                     if self.root in parent.parents:
                         parent.rmdir()
 
+    def abort_uploads(self) -> None:
+        """See Store. The parts of a file are never stored by themselves."""
+
     def bucket_exists(self) -> bool:
         """See Store."""
         return self.root.is_dir()
@@ -73,6 +77,25 @@ class FolderStore(Store):
                 raise self._error(key, "the file does not exist, check its path", KeyNotFound)
             with path.open("rb") as source:
                 return hash_stream(source, key, target, on_bytes)
+
+    def read_range(
+        self, key: str, offset: int, length: int, etag: str = "", on_bytes: OnBytes = ignore_bytes
+    ) -> ObjectRange:
+        """See Store."""
+        with self._errors(key):
+            path = self._path(key)
+            if not path.is_file():
+                raise self._error(key, "the file does not exist, check its path", KeyNotFound)
+            with path.open("rb") as source:
+                state = os.fstat(source.fileno())
+                tag = f"{state.st_ino:x}-{state.st_mtime_ns:x}-{state.st_size:x}"
+                self._check_etag(key, tag, etag)
+                source.seek(offset)
+                data = source.read(length)
+        if len(data) != length:
+            raise self._short(key, offset, length, f"the file has {state.st_size} bytes")
+        on_bytes(length)
+        return ObjectRange(data, state.st_size, tag)
 
     def write_from(
         self, key: str, source: BinaryIO, content_type: str = BYTES, on_bytes: OnBytes = ignore_bytes

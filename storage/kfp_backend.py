@@ -213,9 +213,19 @@ RELIANCES = (
         "the launcher downloads input artifacts as a whole",
         "2.0",
         f"{_V2}/component/launcher_v2.go",
-        "`evaluate` and `export_model` read the model from the disk of the step",
+        "`evaluate` reads the model from the disk of the step, and so does `export_model` if it gets `model` and the "
+        "model is on another server than the bucket. With `model_uri`, the launcher downloads nothing",
         "They end with an error that names the missing file",
         "test_damaged_models_are_refused",
+    ),
+    Reliance(
+        "the launcher downloads an input artifact by the prefix of its key",
+        "2.0",
+        f"{_V2}/component/launcher_v2.go, {_V2}/objectstore/object_store.go",
+        "The key of the shards of a dataset does not begin with that of the artifact, so no step downloads them "
+        "without need",
+        "Steps that only need `dataset.json` receive the shards, too",
+        "test_no_listing_of_an_artifact_finds_shards",
     ),
     Reliance(
         "the launcher uploads no outputs of a failed step",

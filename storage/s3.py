@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import BytesIO
+from threading import BoundedSemaphore
 from typing import Any, BinaryIO
 from xml.etree.ElementTree import ParseError
 
 import certifi
 from minio import Minio
-from minio.commonconfig import CopySource
 from minio.datatypes import Object
 from minio.deleteobjects import DeleteObject
 from minio.error import MinioException
@@ -23,8 +25,10 @@ from urllib3.exceptions import HTTPError, NewConnectionError, ProtocolError, SSL
 from kfp_distributed.storage.answers import note_answer
 from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.errors import KeyNotFound, StorageError, StoreAway
-from kfp_distributed.storage.files import FileEntry, OnBytes, hash_stream, ignore_bytes
-from kfp_distributed.storage.store import BYTES, PARALLEL_TRANSFERS, Entry, Store
+from kfp_distributed.storage.files import FileEntry, OnBytes, hash_stream, ignore_bytes, read_exactly
+from kfp_distributed.storage.multipart import PartsUpload, abort_uploads, etags_of_content, part_bytes
+from kfp_distributed.storage.server_copy import ObjectReplaced, copy_on_server
+from kfp_distributed.storage.store import BYTES, PARALLEL_TRANSFERS, Entry, ObjectRange, Store
 from kfp_distributed.storage.uri import parse_uri
 
 # Cause and advice by a pattern of the error's code or text. The first match counts.
@@ -89,6 +93,9 @@ class S3Store(Store):
         retry_seconds: Approximate time, in seconds, for which a request is retried after a transient error. Transient
             errors are refused, reset and broken connections, timeouts, and HTTP status 429, 500, 502, 503 and 504. An
             untrusted certificate is not transient.
+
+    Attributes:
+        slots: Limits the number of parts that all uploads together hold in memory.
     """
 
     def __init__(self, uri: str, credentials: Credentials, retry_seconds: float = 60) -> None:
@@ -115,11 +122,12 @@ class S3Store(Store):
             timeout=Timeout(connect=CONNECT_SECONDS, read=min(60, 10 + 2 * retry_seconds)),
             ca_certs=credentials.ca_bundle or certifi.where(),
         )
+        self.slots = BoundedSemaphore(PARALLEL_TRANSFERS)
         # Only AWS is asked for the region of a bucket. Other AWS endpoints contain the region. Other servers use this
         # default or ignore the region.
         self._asks_for_region = not credentials.region and credentials.endpoint == "s3.amazonaws.com"
         region = credentials.region or (None if credentials.endpoint.endswith(".amazonaws.com") else "us-east-1")
-        self._client = Minio(
+        self.client = Minio(
             credentials.endpoint,
             credentials.access_key,
             credentials.secret_key,
@@ -161,7 +169,7 @@ class S3Store(Store):
         """See Store."""
         start = "".join(f"{part}/" for part in (self.root, folder) if part)
         with self._errors(folder):
-            items = self._client.list_objects(self.bucket, start)
+            items = self.client.list_objects(self.bucket, start)
             # The object of the folder itself, which some tools create, has no name here.
             return sorted({item.object_name[len(start) :] for item in items} - {""})
 
@@ -169,55 +177,71 @@ class S3Store(Store):
         """Return the state of the object at the root, or if there is none, of all objects below it."""
         if self.root:
             with suppress(KeyNotFound), self._errors(""):
-                return (_state("", self._client.stat_object(self.bucket, str(self.root))),)
+                return (_state("", self.client.stat_object(self.bucket, str(self.root))),)
         with self._errors(""):
             return tuple(_state(key, item) for key, item in self._objects(""))
 
     def _objects(self, prefix: str) -> Iterator[tuple[str, Object]]:
         """Yield the objects whose key starts with `prefix`, each with its key relative to the root."""
         start = f"{self.root}/" if self.root else ""
-        for item in self._client.list_objects(self.bucket, start + prefix, recursive=True):
+        for item in self.client.list_objects(self.bucket, start + prefix, recursive=True):
             # Some tools create an object whose key ends with a slash to represent a folder.
             if not item.object_name.endswith("/"):
                 yield item.object_name[len(start) :], item
 
     def exists(self, key: str) -> bool:
         """See Store."""
-        try:
-            with self._errors(key):
-                self._client.stat_object(self.bucket, self._key(key))
-        except KeyNotFound:
-            return False
-        return True
+        with suppress(KeyNotFound), self._errors(key):
+            self.client.stat_object(self.bucket, self._key(key))
+            return True
+        return False
 
-    def copy(self, source: Store, source_key: str, key: str) -> None:
+    def was_written_before(self, key: str, size: int, other: str) -> bool:
         """See Store."""
-        if not isinstance(source, S3Store) or source.credentials != self.credentials:
-            return super().copy(source, source_key, key)
+        with suppress(KeyNotFound), self._errors(key):
+            item, later = (self.client.stat_object(self.bucket, self._key(name)) for name in (key, other))
+            times = item.last_modified, later.last_modified
+            return item.size == size and None not in times and times[0] <= times[1]
+        return False
+
+    def copies_from(self, source: Store) -> bool:
+        """See Store."""
+        return isinstance(source, S3Store) and source.credentials == self.credentials
+
+    def copy(self, source: Store, source_key: str, key: str, etag: str = "") -> None:
+        """See Store."""
+        if not self.copies_from(source):
+            return super().copy(source, source_key, key, etag)
         try:
             with self._errors(key):
-                origin = CopySource(source.bucket, source._key(source_key))
-                self._client.copy_object(self.bucket, self._key(key), origin)
+                copy_on_server(self.client, source.bucket, source._key(source_key), self.bucket, self._key(key), etag)
         except KeyNotFound as error:
             raise source._error(source_key, error.cause, KeyNotFound) from None
+        except ObjectReplaced:
+            raise source._replaced(source_key, "copied: its ETag was", etag) from None
 
     def delete(self, keys: Iterable[str]) -> None:
         """See Store."""
         with self._errors(""):
-            for error in self._client.remove_objects(self.bucket, [DeleteObject(self._key(key)) for key in keys]):
+            for error in self.client.remove_objects(self.bucket, [DeleteObject(self._key(key)) for key in keys]):
                 raise MinioException(f"{error.name}: {error.code}: {error.message}")
+
+    def abort_uploads(self) -> None:
+        """See Store."""
+        with self._errors(""):
+            abort_uploads(self.client, self.bucket, str(self.root))
 
     def bucket_exists(self) -> bool:
         """See Store."""
         with self._errors(""):
-            return bool(self._client.bucket_exists(self.bucket))
+            return bool(self.client.bucket_exists(self.bucket))
 
     def make_bucket(self) -> None:
         """See Store."""
         with self._errors(""):
             try:
-                if not self._client.bucket_exists(self.bucket):
-                    self._client.make_bucket(self.bucket)
+                if not self.client.bucket_exists(self.bucket):
+                    self.client.make_bucket(self.bucket)
             except MinioException as error:
                 if "BucketAlready" not in str(error):  # Another client may have created it in the meantime.
                     raise
@@ -229,7 +253,7 @@ class S3Store(Store):
                 target.seek(0)
                 target.truncate()
                 try:
-                    with self._client.get_object(self.bucket, self._key(key)) as response:
+                    with self.client.get_object(self.bucket, self._key(key)) as response:
                         entry = hash_stream(response, key, target, on_bytes)
                         break
                 except (ProtocolError, TimeoutError):  # urllib3 does not retry once the response has begun.
@@ -237,33 +261,52 @@ class S3Store(Store):
                         raise
         return entry
 
+    def read_range(
+        self, key: str, offset: int, length: int, etag: str = "", on_bytes: OnBytes = ignore_bytes
+    ) -> ObjectRange:
+        """See Store."""
+        with self._errors(key):
+            for remaining_attempts in (3, 2, 1, 0):
+                try:
+                    with self.client.get_object(self.bucket, self._key(key), offset, length) as response:
+                        # Not If-Match: servers differ in the ETags that they accept, and all report the ETag.
+                        size, tag = _object_size(response, offset, length), response.headers.get("ETag", "")
+                        if size < 0:
+                            answer = f"{response.status}, {response.headers.get('Content-Range', 'no Content-Range')}"
+                            raise self._short(key, offset, length, f"the server answered {answer}")
+                        self._check_etag(key, tag, etag)
+                        data = read_exactly(response, length, on_bytes)
+                        break
+                except (ProtocolError, TimeoutError):  # See read_into.
+                    if not remaining_attempts:
+                        raise
+        return ObjectRange(data, size, tag)
+
     def write_from(
         self, key: str, source: BinaryIO, content_type: str = BYTES, on_bytes: OnBytes = ignore_bytes
     ) -> FileEntry:
         """See Store."""
+        size = source.seek(0, os.SEEK_END)
         source.seek(0)
-        # Hashing transfers nothing, but the caller learns that the upload goes on.
-        entry = hash_stream(source, key, on_bytes=lambda _: on_bytes(0))
-        source.seek(0)
-        # A single request, or a multipart upload, which minio-py aborts after a failure. So the write is atomic.
-        # A part is held in memory while it is sent. S3 allows 10,000 parts.
-        part = (8 << 20) + entry.size // 10_000
+        if size > part_bytes(size):
+            return self._write_parts(key, source, size, content_type, on_bytes)
+        with self._errors(key):
+            data = source.read(size)
+            self.client.put_object(self.bucket, self._key(key), BytesIO(data), len(data), content_type)
+        on_bytes(len(data))
+        return FileEntry(key, len(data), hashlib.sha256(data).hexdigest())
+
+    def _write_parts(self, key: str, source: BinaryIO, size: int, content_type: str, on_bytes: OnBytes) -> FileEntry:
+        """Write an object as `write_from` does, by a multipart upload. Each part is retried by itself."""
+        upload = PartsUpload(self.client, self.bucket, self._key(key), content_type)
         with self._errors(key):
             try:
-                self._client.put_object(
-                    self.bucket,
-                    self._key(key),
-                    _ObservedStream(source, on_bytes),  # type: ignore[arg-type]  # Only its read() is called.
-                    entry.size,
-                    content_type,
-                    part_size=part,
-                    num_parallel_uploads=1,
-                )
+                upload.send(source, size, self.slots, PARALLEL_TRANSFERS, on_bytes)
             except MinioException as error:
                 # A retried completion gets this answer if the answer of the first one was lost.
-                if "NoSuchUpload" not in str(error) or not self._is_stored(entry, source, part):
+                if "NoSuchUpload" not in str(error) or not self._is_stored(upload.entry(key), source, part_bytes(size)):
                     raise
-        return entry
+        return upload.entry(key)
 
     def _is_stored(self, entry: FileEntry, source: BinaryIO, part: int) -> bool:
         """Return whether the object is the one that was sent, and not an earlier one of the same key.
@@ -274,13 +317,13 @@ class S3Store(Store):
             part: Size of each part of the multipart upload in bytes, except for the last one.
         """
         try:
-            item = self._client.stat_object(self.bucket, self._key(entry.path))
+            item = self.client.stat_object(self.bucket, self._key(entry.path))
             if item.size != entry.size:
                 return False
-            if (item.etag or "").strip('"') in _etags(source, part):
+            if (item.etag or "").strip('"') in etags_of_content(source, part):
                 return True
             # The ETag of an encrypted object does not follow from its content.
-            with self._client.get_object(self.bucket, self._key(entry.path)) as response:
+            with self.client.get_object(self.bucket, self._key(entry.path)) as response:
                 return hash_stream(response, entry.path) == entry
         except (MinioException, HTTPError):
             return False
@@ -310,28 +353,13 @@ class _ObservedPool(PoolManager):
         return response
 
 
-class _ObservedStream:
-    """A stream that calls a function for each block that is read from it."""
+def _object_size(response: BaseHTTPResponse, offset: int, length: int) -> int:
+    """Return the size of the object of which a response has a range. -1 if it does not have the requested range.
 
-    def __init__(self, source: BinaryIO, on_bytes: OnBytes) -> None:
-        self._source, self._on_bytes = source, on_bytes
-
-    def read(self, size: int = -1) -> bytes:
-        """Read from the stream. The function is not called at its end."""
-        if data := self._source.read(size):
-            self._on_bytes(len(data))
-        return data
-
-
-def _etags(source: BinaryIO, part: int) -> tuple[str, str]:
-    """Return the ETags that servers give a multipart object: that of AWS, and the MD5 of the content."""
-    source.seek(0)
-    digests, content = [], hashlib.md5(usedforsecurity=False)
-    while data := source.read(part):
-        digests.append(hashlib.md5(data, usedforsecurity=False).digest())
-        content.update(data)
-    parts = hashlib.md5(b"".join(digests), usedforsecurity=False).hexdigest()
-    return f"{parts}-{len(digests)}", content.hexdigest()
+    The header tells, and not the status: `rclone serve s3` sends a range with 200 instead of 206.
+    """
+    found = re.fullmatch(rf"bytes {offset}-{offset + length - 1}/([0-9]+)", response.headers.get("Content-Range", ""))
+    return int(found[1]) if found else -1
 
 
 def _state(key: str, item: Object) -> ObjectState:

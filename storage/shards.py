@@ -1,12 +1,29 @@
 """Download datasets."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
+from __future__ import annotations
 
-from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, ShardPart
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kfp_distributed.storage.dataset import (
+    DATASET_MANIFEST,
+    DatasetManifest,
+    Shard,
+    ShardPart,
+    read_batches,
+    whole_shard,
+)
 from kfp_distributed.storage.files import FileEntry, OnBytes, ignore_bytes, unfinished_file
 from kfp_distributed.storage.opener import open_store
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Observe = Callable[[Sequence[FileEntry]], AbstractContextManager[OnBytes]]
 """Observes a download: it gets the files, and returns a context that lasts as long and has the callback for bytes."""
@@ -42,7 +59,7 @@ def fetch_shards(
     retry_seconds: float = 60,
     observe: Observe = _observe_nothing,
 ) -> DatasetManifest:
-    """Download a dataset's manifest and the shards that contain the given rows.
+    """Download a dataset's manifest and the shards that contain the given rows, into one folder.
 
     The manifest is written last: a folder with a manifest has all requested shards.
 
@@ -62,7 +79,44 @@ def fetch_shards(
     shards = {*manifest.shards} if parts is None else {part.shard for part in parts}
     files = sorted(FileEntry(shard.path, shard.size, shard.sha256) for shard in shards)
     with observe(files) as on_bytes:
-        open_store(uri, retry_seconds=retry_seconds).download_folder(folder, expected=files, on_bytes=on_bytes)
+        store = open_store(manifest.shards_uri or uri, retry_seconds=retry_seconds)
+        store.download_folder(folder, expected=files, on_bytes=on_bytes)
+    local = replace(manifest, shards_uri="")
     with unfinished_file(Path(folder, DATASET_MANIFEST)) as stream:
-        stream.write(manifest.to_json().encode())
-    return manifest
+        stream.write(local.to_json().encode())
+    return local
+
+
+def read_stored_batches(folder: Path, manifest: DatasetManifest) -> Iterator[tuple[NDArray[np.float32], NDArray[Any]]]:
+    """Read all rows of a dataset as `read_batches` does. Shards in a store are downloaded one after the other.
+
+    Each is deleted after its last row, so that the local disk has two of them at most: the next one is downloaded
+    meanwhile.
+
+    Args:
+        folder: The folder of the manifest.
+        manifest: The dataset's manifest.
+
+    Raises:
+        ValueError: See `read_batches`.
+        ChecksumMismatch: A shard has another size or SHA-256 than the manifest says.
+        StorageError: A shard cannot be downloaded.
+    """
+    if not manifest.shards_uri:
+        yield from read_batches(folder, manifest)
+        return
+    store = open_store(manifest.shards_uri)
+    with tempfile.TemporaryDirectory(prefix="shards-") as scratch, ThreadPoolExecutor(1) as pool:
+
+        def download(shard: Shard) -> Future[FileEntry]:
+            expected = FileEntry(shard.path, shard.size, shard.sha256)
+            return pool.submit(store.download, shard.path, Path(scratch, shard.path), expected)
+
+        shards = manifest.shards
+        following = download(shards[0]) if shards else None
+        for number, shard in enumerate(shards):
+            assert following
+            following.result()
+            following = download(shards[number + 1]) if number + 1 < len(shards) else None
+            yield from read_batches(Path(scratch), manifest, [whole_shard(shard)])
+            Path(scratch, shard.path).unlink()

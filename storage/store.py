@@ -39,6 +39,21 @@ class Entry:
     size: int
 
 
+@dataclass(frozen=True)
+class ObjectRange:
+    """A range of the bytes of an object.
+
+    Attributes:
+        data: The bytes.
+        size: Size of the complete object in bytes.
+        etag: Changes when the object is replaced. "" if the server does not report it.
+    """
+
+    data: bytes | bytearray
+    size: int
+    etag: str
+
+
 class Store(Protocol):
     """Objects under a root: an S3 bucket, a key prefix in a bucket, or a local folder.
 
@@ -71,11 +86,31 @@ class Store(Protocol):
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects. Keys that do not exist are ignored."""
 
+    def abort_uploads(self) -> None:
+        """Delete the parts of unfinished uploads below the root, which a killed process leaves.
+
+        No other process may be uploading there. Not all servers list unfinished uploads. A bucket's own root is left
+        alone, because it may have uploads of others.
+        """
+
     def bucket_exists(self) -> bool:
         """Return whether the bucket or the local folder exists."""
 
     def make_bucket(self) -> None:
         """Create the bucket or the local folder if it does not exist."""
+
+    def was_written_before(self, key: str, size: int, other: str) -> bool:
+        """Return whether an object has a size and was not written after another one, so that a server can copy it.
+
+        Args:
+            key: Key of the object.
+            size: Size in bytes.
+            other: Key of the other object.
+
+        Returns:
+            False also if one of them does not exist, or if the store does not copy on its side.
+        """
+        return False
 
     def read_into(self, key: str, target: BinaryIO, on_bytes: OnBytes = ignore_bytes) -> FileEntry:
         """Write the content of an object to an open file, whose former content is lost.
@@ -87,6 +122,23 @@ class Store(Protocol):
 
         Returns:
             The object's size and SHA-256.
+        """
+
+    def read_range(
+        self, key: str, offset: int, length: int, etag: str = "", on_bytes: OnBytes = ignore_bytes
+    ) -> ObjectRange:
+        """Return a range of the bytes of an object.
+
+        Args:
+            key: Key of the object.
+            offset: Position of the first byte, from 0.
+            length: Number of bytes, at least 1.
+            etag: `etag` of an earlier range of the object. Default: not checked.
+            on_bytes: As of `download`. Default: none.
+
+        Raises:
+            ChecksumMismatch: The object has another ETag: it was replaced.
+            StorageError: The object ends before the range, or the server does not support ranges.
         """
 
     def write_from(
@@ -110,6 +162,27 @@ class Store(Protocol):
 
     def _error(self, key: str, cause: str, kind: type[StorageError] = StorageError) -> StorageError:
         return kind(self.endpoint, self.bucket, self._key(key), cause)
+
+    def _check_etag(self, key: str, etag: str, expected: str) -> None:
+        """Raise ChecksumMismatch if a range belongs to another object than the ranges before it."""
+        # A listing has it without quotes.
+        if expected and etag.replace('"', "") != expected.replace('"', ""):
+            raise self._replaced(key, f"read: its ETag is {etag or 'not reported'}, and was", expected)
+
+    def _replaced(self, key: str, action: str, etag: str) -> StorageError:
+        """Return the error for an object that was replaced while it was read or copied."""
+        cause = (
+            f"the object was replaced while it was {action} {etag}. Start again, and write new data under another key"
+        )
+        return self._error(key, cause, ChecksumMismatch)
+
+    def _short(self, key: str, offset: int, length: int, answer: str) -> StorageError:
+        """Return the error for an answer that is not the requested range."""
+        return self._error(
+            key,
+            f"requested {length} bytes from byte {offset} on, but {answer}: check that the object is complete and that "
+            "the server supports ranges (the header Range of HTTP)",
+        )
 
     @contextmanager
     def _errors(self, key: str) -> Iterator[None]:
@@ -172,8 +245,22 @@ class Store(Protocol):
                 raise self._error(key, cause, ChecksumMismatch)
         return entry
 
-    def copy(self, source: Store, source_key: str, key: str) -> None:
-        """Copy an object of any store to this store. The server copies it if both stores are on the same server."""
+    def copies_from(self, source: Store) -> bool:
+        """Return whether the server copies objects of another store to this one by itself."""
+        return False
+
+    def copy(self, source: Store, source_key: str, key: str, etag: str = "") -> None:
+        """Copy an object of any store to this store. The server copies it if `copies_from(source)`.
+
+        Args:
+            source: Store of the object.
+            source_key: Key of the object.
+            key: Key of the copy.
+            etag: ETag that the object must have if the server copies it. Some servers ignore it. Default: not checked.
+
+        Raises:
+            ChecksumMismatch: The object has another ETag: it was replaced.
+        """
         with tempfile.TemporaryFile() as file:
             source.read_into(source_key, file)
             self.write_from(key, file)
@@ -185,6 +272,7 @@ class Store(Protocol):
         *,
         on_bytes: OnBytes = ignore_bytes,
         on_unsupported: Callable[[str], object] = raise_unsupported,
+        transfer: Callable[[Path, str, OnBytes], FileEntry] | None = None,
     ) -> tuple[FileEntry, ...]:
         """Upload all files below a folder concurrently. After a failure no further upload starts.
 
@@ -193,6 +281,7 @@ class Store(Protocol):
             prefix: The target folder in the store.
             on_bytes: See `upload`. Several threads call it concurrently.
             on_unsupported: See `storable_files`.
+            transfer: Stores a file, with the arguments of `upload`. Default: `upload`.
 
         Returns:
             The uploaded files, sorted by path relative to the folder.
@@ -204,7 +293,7 @@ class Store(Protocol):
         if not Path(folder).is_dir():
             raise NotADirectoryError(f"{folder} is not a folder: pass an existing folder")
         return _in_parallel(
-            lambda path: self.upload(Path(folder, path), posixpath.join(prefix, path), on_bytes),
+            lambda path: (transfer or self.upload)(Path(folder, path), posixpath.join(prefix, path), on_bytes),
             storable_files(folder, on_unsupported),
         )
 

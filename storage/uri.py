@@ -1,5 +1,6 @@
 """Parse and join the addresses of stored objects."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import unquote, urlsplit
@@ -53,6 +54,15 @@ def join_uri(uri: str, *parts: str) -> str:
     base, question_mark, settings = uri.partition("?") if is_bucket else (uri, "", "")
     path = "/".join([base.rstrip("/"), *(part.strip("/") for part in parts if part.strip("/"))])
     return path + question_mark + settings
+
+
+def uri_beside(uri: str, *parts: str) -> str:
+    """Return an address beside another one: s3://b/run/model and data give s3://b/run/data.
+
+    Settings of the store after a "?" stay.
+    """
+    parent = re.sub(r"/[^/?]*/?(?=\?|$)", "", uri, count=1)
+    return join_uri(parent, *parts)
 
 
 def parse_endpoint(url: str) -> tuple[str, bool]:

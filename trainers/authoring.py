@@ -14,7 +14,11 @@ from kfp_distributed.trainers.signature import find_function, read_signature
 
 
 def train_specification(
-    what: str | Callable[..., object] | Sequence[str], *, image: str = "", packages: Sequence[str] = ()
+    what: str | Callable[..., object] | Sequence[str],
+    *,
+    image: str = "",
+    packages: Sequence[str] = (),
+    rows: str = "",
 ) -> dict[str, Any]:
     """Return the train_specification of a trainer, a Python function or a command.
 
@@ -27,13 +31,16 @@ def train_specification(
             A list of words is a command, in which {train_dir} and the names of the other folders are replaced.
         image: Container image of the replicas. Default: the image for the trainer and the type of job.
         packages: Requirements that pip installs before the program starts. Default: none.
+        rows: How a function or command gets the training rows of its rank: "download" for Parquet files in train_dir,
+            or "stream" for a program that reads them by `kfp_distributed.trainers.rows.rows`, so that neither its
+            start nor its disk depends on the size of the dataset. Built-in trainers stream. Default: "download".
 
     Returns:
         The specification, as a dict that JSON can hold.
 
     Raises:
         ValueError: The trainer is unknown, the function cannot be sent to the job, `image` is not the name of an
-            image, or `packages` is not a list of strings.
+            image, `packages` is not a list of strings, or `rows` has another value.
     """
     specification: dict[str, Any]
     if isinstance(what, str):
@@ -53,6 +60,8 @@ def train_specification(
         )
     if image:
         specification["image"] = image
+    if rows:
+        specification["rows"] = rows
     if isinstance(packages, str):
         packages = [packages]
     elif isinstance(packages, Iterable) and not isinstance(packages, Mapping):

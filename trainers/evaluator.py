@@ -11,6 +11,8 @@ from kfp_distributed.storage.dataset import DatasetManifest
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.trainers.architecture import keep_target
+from kfp_distributed.trainers.best_epoch import EpochChoice, resume_best
+from kfp_distributed.trainers.keras_best import read_best
 from kfp_distributed.trainers.keras_fit import check_network, read_data, read_position
 from kfp_distributed.trainers.keras_model import score
 from kfp_distributed.trainers.runtime.checkpoints import NoUsableCheckpoint, complete_checkpoints, restore_checkpoint
@@ -25,8 +27,9 @@ def evaluate_checkpoints(
     checkpoint_dir: Path,
     metrics_dir: Path,
     epochs: int,
+    choice: EpochChoice = EpochChoice(),  # noqa: B008 - immutable
 ) -> None:
-    """Score new checkpoints until the checkpoint of the last epoch is scored.
+    """Score new checkpoints until the last one is scored, after the last epoch or an early end.
 
     A checkpoint that is replaced by a newer one before it is read is skipped.
 
@@ -37,13 +40,14 @@ def evaluate_checkpoints(
         checkpoint_dir: Local folder for one checkpoint.
         metrics_dir: Folder of evaluator.json. Epochs that this file already has are kept.
         epochs: Number of the last epoch.
+        choice: When the training ends early. Default: never.
 
     Raises:
         SystemExit: A checkpoint is of another network. The leader ends for the same reason.
     """
     store = open_store(JobDescription.from_json(Path(os.environ[JOB_VARIABLE]).read_text()).checkpoint_uri)
-    file, seen = metrics_dir / EVALUATOR_METRICS, ""
-    while validation_dir and not any(entry["epoch"] >= epochs for entry in read_epochs(file)):
+    file, seen, has_ended = metrics_dir / EVALUATOR_METRICS, "", False
+    while validation_dir and not has_ended and not any(entry["epoch"] >= epochs for entry in read_epochs(file)):
         time.sleep(1)
         try:
             if (newest := max(complete_checkpoints(store), default="")) == seen:
@@ -60,3 +64,6 @@ def evaluate_checkpoints(
             tf.train.Checkpoint(model=model).restore(path).expect_partial()
             label = keep_target(read_data(checkpoint_dir), manifest, leads=False).label
             record_epoch(file, "evaluator-0", position.epoch, epochs, score(model, validation_dir, label))
+            saved, weights = read_best(checkpoint_dir)
+            best, _ = resume_best(choice, saved, weights is not None, position.epoch)
+            has_ended = choice.ends_after(best)

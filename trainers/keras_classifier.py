@@ -2,16 +2,21 @@
 
 import os
 import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 import tensorflow as tf
 import tf_keras
 
-from kfp_distributed.storage.dataset import parts_of_rank
+from kfp_distributed.storage.dataset import DatasetManifest, parts_of_rank, width
 from kfp_distributed.trainers.architecture import has_epochs_left, keep_target
+from kfp_distributed.trainers.best_epoch import choose_epoch
 from kfp_distributed.trainers.divergence import end_if_diverged
 from kfp_distributed.trainers.evaluator import evaluate_checkpoints
+from kfp_distributed.trainers.keras_best import follow_checkpoints
+from kfp_distributed.trainers.keras_export import export_model
 from kfp_distributed.trainers.keras_fit import (
     compile_model,
     has_finite_weights,
@@ -20,13 +25,18 @@ from kfp_distributed.trainers.keras_fit import (
     read_data,
     steps_at_once,
 )
-from kfp_distributed.trainers.keras_model import build_model, export_model, log_scalars, score
+from kfp_distributed.trainers.keras_model import build_model, log_scalars, score
 from kfp_distributed.trainers.keras_steps import EpochSteps, fit_from, follow_steps
 from kfp_distributed.trainers.position import plan_of_rows
 from kfp_distributed.trainers.runtime.cluster import Cluster, read_cluster
 from kfp_distributed.trainers.runtime.epoch_metrics import record_epoch
-from kfp_distributed.trainers.runtime.feed import describe_batch, plan_epoch, read_manifest, read_records, write_records
+from kfp_distributed.trainers.runtime.feed import Epoch, describe_batch, plan_epoch, read_manifest
 from kfp_distributed.trainers.runtime.job_description import TRAINING_METRICS
+from kfp_distributed.trainers.runtime.row_dataset import dataset_of_rows, dataset_of_served_rows
+from kfp_distributed.trainers.runtime.row_feed import open_rows
+from kfp_distributed.trainers.runtime.row_order import order_of_rows
+from kfp_distributed.trainers.runtime.served_rows import RowOptions, RowRequest
+from kfp_distributed.trainers.runtime.target import weights_of_classes
 
 
 def keras_classifier(
@@ -43,6 +53,9 @@ def keras_classifier(
     seed: int = 0,
     scale_learning_rate: bool = False,
     class_weights: Literal["none", "balanced"] = "none",
+    keep: Literal["last", "best"] = "last",
+    metric: Literal["", "val_loss", "val_accuracy", "val_rmse", "loss", "accuracy", "rmse"] = "",
+    patience: int = 0,
 ) -> None:
     """Train a fully connected network and save it as a SavedModel.
 
@@ -69,13 +82,19 @@ def keras_classifier(
         scale_learning_rate: Whether to multiply learning_rate by the number of devices in one update. Default: false.
         class_weights: Weight of a row in the loss: "none" for 1, or "balanced" for rows / (classes * rows of its
             class), so that all classes count alike. Default: "none".
+        keep: Epoch whose weights become the model: "last", or "best" for the best by metric. Default: "last".
+        metric: Metric of an epoch by which it is the best, the highest accuracy or the lowest loss or rmse. "" is
+            "val_loss". Default: "".
+        patience: Number of consecutive epochs without a better metric after which the training ends. 0 trains all
+            epochs. Default: 0.
     """
     tf.get_logger().setLevel("ERROR")
     tf_keras.utils.set_random_seed(seed)
     own, cluster = read_manifest(train_dir), read_cluster(os.environ)
+    choice = choose_epoch(keep, metric, patience, own.label.task, bool(validation_dir))
     if cluster.role == "evaluator":
         model = build_model(own, hidden_units)
-        evaluate_checkpoints(model, own, validation_dir, Path(checkpoint_dir), Path(metrics_dir), epochs)
+        evaluate_checkpoints(model, own, validation_dir, Path(checkpoint_dir), Path(metrics_dir), epochs, choice)
         return
     manifest = keep_target(read_data(checkpoint_dir), own, cluster.index == 0)
     has_servers, workers = "ps" in cluster.addresses, cluster.workers
@@ -92,15 +111,16 @@ def keras_classifier(
         at_once = 1 if has_servers else steps_at_once(model, plan.steps, plan.batch)
         compile_model(model, tf_keras.optimizers.Adam(rate), at_once, manifest.label.task)
     position, save = keep_checkpoints(model, checkpoint_dir, manifest, has_servers, cluster.index == 0)
+    best, save = follow_checkpoints(checkpoint_dir, choice, position, save, cluster.index == 0)
     steps = EpochSteps(save)
-    where = steps.begin(position, plan_of_rows(manifest, batch_size, ranks[0], seed, ranks[1]), plan.steps)
+    order = order_of_rows(width(manifest))
+    where = steps.begin(position, plan_of_rows(manifest, batch_size, ranks[0], seed, ranks[1], order), plan.steps)
     if cluster.index == 0 and (position.epoch or position.step):
         print(where, flush=True)
-    if not has_servers:  # With parameter servers, the workers have written their own records.
+    if not has_servers:  # With parameter servers, only the chief restores a checkpoint.
         _check_agreement(strategy, position.epoch, steps.position.step)
-        write_records(
-            Path(train_dir), manifest, parts_of_rank(manifest, cluster.index, workers), plan.records, class_weights
-        )
+
+    file = Path(metrics_dir, TRAINING_METRICS)
 
     def end_epoch(epoch: int, logs: dict[str, float]) -> None:
         end_if_diverged(epoch + 1, float(logs["weighted_loss"]), has_finite_weights(model), rate)
@@ -108,32 +128,68 @@ def keras_classifier(
         if validation_dir and cluster.index == 0:
             copy.set_weights(model.get_weights())
             metrics |= score(copy, validation_dir, manifest.label, lambda: steps.end_if_told(logs))
+        if cluster.index == 0:
+            best.end_epoch(epoch + 1, metrics, model.get_weights)
         steps.end_epoch(epoch + 1)
         if tensorboard_dir and cluster.index == 0:
             log_scalars(tensorboard_dir, epoch + 1, metrics)
-        file = Path(metrics_dir, TRAINING_METRICS)
         record_epoch(file, f"{cluster.role}-{cluster.index}", epoch + 1, epochs, metrics)
+        if patience:
+            model.stop_training = best.has_ended if has_servers else _is_true_in_leader(strategy, best.has_ended)
 
     if cluster.index == 0:
         print(describe_batch(plan, batch_size, ranks[0] * ranks[1]), flush=True)
     follow_steps(model, lambda: plan.batch * ranks[1], steps, at_once, workers)
-    # The workers have written their records without the checkpoint.
-    written = own.label if has_servers else manifest.label
-    # So that the records of weight 0 do not come in the same step in all ranks.
-    seed_of_rank = seed + (0 if has_servers else cluster.index)
+    if has_epochs_left(position.epoch, epochs, cluster.index == 0) and not best.has_ended:
+        own_rows = (
+            _rows_of_workers(manifest, seed, class_weights, plan, workers)
+            if has_servers
+            else _open_rows(train_dir, manifest, cluster, seed, class_weights, plan)
+        )
+        with own_rows as rows:
+            fit_from(model, rows, steps, epochs, end_epoch)
+    if cluster.index == 0:
+        copy.set_weights(best.choose_model(file, epochs) or model.get_weights())
+        export_model(copy, manifest, model_dir)
+
+
+Input = Callable[[int, int], tf_keras.utils.experimental.DatasetCreator]
+"""Returns the input of `fit` from an epoch on, after some of its steps."""
+
+
+@contextmanager
+def _open_rows(
+    train_dir: str, manifest: DatasetManifest, cluster: Cluster, seed: int, class_weights: str, plan: Epoch
+) -> Iterator[Input]:
+    """Open the rows of this worker."""
+    parts = parts_of_rank(manifest, cluster.index, cluster.workers)
+    records_of_step = plan.records // plan.steps
+    with open_rows(train_dir, manifest, parts, seed, class_weights, plan.records) as feed:
+
+        def rows(epoch: int, finished: int) -> tf_keras.utils.experimental.DatasetCreator:
+            return tf_keras.utils.experimental.DatasetCreator(
+                lambda context: dataset_of_rows(feed, width(manifest), plan.batch, epoch, finished * records_of_step)
+            )
+
+        yield rows
+
+
+@contextmanager
+def _rows_of_workers(
+    manifest: DatasetManifest, seed: int, class_weights: str, plan: Epoch, workers: int
+) -> Iterator[Input]:
+    """Request the rows that the workers of parameter servers serve to the graphs of this chief."""
+    weights_of_classes(manifest, class_weights)  # Refuses what each worker would refuse.
+    options = RowOptions(seed, class_weights, manifest.label.mean, manifest.label.std)
 
     def rows(epoch: int, finished: int) -> tf_keras.utils.experimental.DatasetCreator:
-        # With parameter servers, each worker has computed about as many steps as the others.
-        skipped = finished * plan.batch * ranks[1] // (workers if has_servers else 1)
+        # Each worker has computed about as many steps as the others.
+        request = RowRequest(options, epoch, finished * plan.batch // workers)
         return tf_keras.utils.experimental.DatasetCreator(
-            lambda context: read_records(manifest, plan.batch, seed_of_rank, epoch, skipped, written)
+            lambda context: dataset_of_served_rows(request, width(manifest), plan.batch)
         )
 
-    if has_epochs_left(position.epoch, epochs, cluster.index == 0):
-        fit_from(model, rows, steps, epochs, end_epoch)
-    if cluster.index == 0:
-        copy.set_weights(model.get_weights())
-        export_model(copy, manifest, model_dir)
+    yield rows
 
 
 def _strategy(cluster: Cluster) -> tf.distribute.Strategy:
@@ -163,3 +219,9 @@ def _check_agreement(strategy: tf.distribute.Strategy, epoch: int, step: int) ->
         where = f"of epoch {epoch}" + (f" and {step} steps" if step else "")
         message = f"the checkpoint of this worker is {where}, and that of another worker is not"
         raise tf.errors.UnavailableError(None, None, message)
+
+
+def _is_true_in_leader(strategy: tf.distribute.Strategy, value: bool) -> bool:
+    """Return in all workers the value of the leader, which alone has the metrics. It is false in the others."""
+    total = strategy.reduce("SUM", strategy.run(lambda: tf.constant(int(value), tf.int64)), axis=None)
+    return bool(total.numpy())

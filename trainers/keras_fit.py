@@ -165,6 +165,8 @@ def keep_checkpoints(
             stream.write(data.encode())
         # It never lies beside the weights of another position.
         Path(folder, _POSITION).unlink(missing_ok=True)
+        # TensorFlow would rewrite it in place, although a snapshot of it may be waiting for its upload.
+        Path(folder, f"ckpt-{position.epoch}.index").unlink(missing_ok=True)
         manager.save(position.epoch, options=options)
         if position.step:
             with unfinished_file(Path(folder, _POSITION)) as stream:

@@ -1,7 +1,8 @@
 """The trainer `keras_horovod`: a Keras network whose gradients Horovod averages over the ranks of an MPI job."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -10,9 +11,12 @@ import tensorflow as tf
 import tf_keras
 from horovod.tensorflow import broadcast_object
 
-from kfp_distributed.storage.dataset import DatasetManifest, parts_of_rank
+from kfp_distributed.storage.dataset import DatasetManifest, parts_of_rank, width
 from kfp_distributed.trainers.architecture import has_epochs_left, keep_target
+from kfp_distributed.trainers.best_epoch import choose_epoch
 from kfp_distributed.trainers.divergence import end_if_diverged
+from kfp_distributed.trainers.keras_best import follow_checkpoints
+from kfp_distributed.trainers.keras_export import export_model
 from kfp_distributed.trainers.keras_fit import (
     compile_model,
     has_finite_weights,
@@ -20,14 +24,18 @@ from kfp_distributed.trainers.keras_fit import (
     metrics_of_logs,
     read_data,
 )
-from kfp_distributed.trainers.keras_model import build_model, export_model, log_scalars, score
+from kfp_distributed.trainers.keras_model import build_model, log_scalars, score
 from kfp_distributed.trainers.keras_steps import EpochSteps, fit_from, follow_steps
 from kfp_distributed.trainers.position import Position, plan_of_rows
+from kfp_distributed.trainers.runtime import folder_uploads
 from kfp_distributed.trainers.runtime.cluster import check_size
 from kfp_distributed.trainers.runtime.epoch_metrics import record_epoch
-from kfp_distributed.trainers.runtime.feed import describe_batch, plan_epoch, read_manifest, read_records, write_records
+from kfp_distributed.trainers.runtime.feed import describe_batch, plan_epoch, read_manifest
 from kfp_distributed.trainers.runtime.horovodrun import is_elastic
 from kfp_distributed.trainers.runtime.job_description import REPLICA_VARIABLE, TRAINING_METRICS
+from kfp_distributed.trainers.runtime.row_dataset import dataset_of_rows
+from kfp_distributed.trainers.runtime.row_feed import open_rows
+from kfp_distributed.trainers.runtime.row_order import order_of_rows
 from kfp_distributed.trainers.runtime.tensorflow_internals import leave_keras_unconverted
 
 leave_keras_unconverted()
@@ -47,6 +55,9 @@ def keras_horovod(
     seed: int = 0,
     scale_learning_rate: bool = False,
     class_weights: Literal["none", "balanced"] = "none",
+    keep: Literal["last", "best"] = "last",
+    metric: Literal["", "val_loss", "val_accuracy", "val_rmse", "loss", "accuracy", "rmse"] = "",
+    patience: int = 0,
 ) -> None:
     """Train a fully connected network on all ranks together and save it as a SavedModel.
 
@@ -74,6 +85,11 @@ def keras_horovod(
         scale_learning_rate: Whether to multiply learning_rate by the number of ranks. Default: false.
         class_weights: Weight of a row in the loss: "none" for 1, or "balanced" for rows / (classes * rows of its
             class), so that all classes count alike. Default: "none".
+        keep: Epoch whose weights become the model: "last", or "best" for the best by metric. Default: "last".
+        metric: Metric of an epoch by which it is the best, the highest accuracy or the lowest loss or rmse. "" is
+            "val_loss". Default: "".
+        patience: Number of consecutive epochs without a better metric after which the training ends. 0 trains all
+            epochs. Default: 0.
     """
     hvd.init()
     check_size(os.environ, hvd.size())
@@ -82,12 +98,16 @@ def keras_horovod(
     tf_keras.utils.set_random_seed(seed)
     # All checkpoints of a training have the same scale, so a rank that joins an elastic job has that of the others.
     manifest = keep_target(read_data(checkpoint_dir), read_manifest(train_dir), hvd.rank() == 0)
+    choice = choose_epoch(keep, metric, patience, manifest.label.task, bool(validation_dir))
     metrics_file = Path(metrics_dir, TRAINING_METRICS)
     model, elastic = build_model(manifest, hidden_units), is_elastic(os.environ)
     compile_model(model, hvd.DistributedOptimizer(tf_keras.optimizers.Adam()), 1, manifest.label.task)
     position, save = keep_checkpoints(model, checkpoint_dir, manifest, leads=hvd.rank() == 0)
+    best, save = follow_checkpoints(checkpoint_dir, choice, position, save, hvd.rank() == 0)
     metrics_text = metrics_file.read_text() if metrics_file.exists() else ""
-    state = hvd.elastic.KerasState(model, done=position.epoch, position=position.to_json(), metrics=metrics_text)
+    state = hvd.elastic.KerasState(
+        model, done=position.epoch, position=position.to_json(), metrics=metrics_text, best=best.state
+    )
     # In an elastic job, another rank can become rank 0.
     steps = EpochSteps(lambda position: save(position) if hvd.rank() == 0 else None)
 
@@ -97,55 +117,68 @@ def keras_horovod(
         metrics = metrics_of_logs(logs, manifest.label)
         if hvd.rank() == 0 and validation_dir:
             metrics |= score(model, validation_dir, manifest.label, lambda: steps.end_if_told(logs))
+        if choice.is_followed:  # All ranks decide by the metrics of rank 0.
+            metrics = broadcast_object(metrics)
+            best.end_epoch(epoch + 1, metrics, model.get_weights)
         steps.end_epoch(epoch + 1)
         if hvd.rank() == 0:
             if tensorboard_dir:
                 log_scalars(tensorboard_dir, epoch + 1, metrics)
             record_epoch(metrics_file, os.environ[REPLICA_VARIABLE], epoch + 1, epochs, metrics)
+        model.stop_training = best.has_ended
         if elastic:
+            state.best = best.state
             state.done, state.metrics = broadcast_object((epoch + 1, hvd.rank() or metrics_file.read_text()))
             state.commit()
 
     def train(state: hvd.elastic.KerasState) -> None:
-        if hvd.rank() == 0 and state.metrics:
+        if hvd.rank() != 0:  # A former rank 0 would replace what its successor has stored.
+            folder_uploads.drop()
+        elif state.metrics:
             metrics_file.write_text(state.metrics)
+        best.state = state.best
         # In an elastic job, the number of ranks can change between two calls.
         model.optimizer.learning_rate = learning_rate * (hvd.size() if scale_learning_rate else 1)
-        if has_epochs_left(state.done, epochs, hvd.rank() == 0):
+        if has_epochs_left(state.done, epochs, hvd.rank() == 0) and not best.has_ended:
             saved = Position.from_json(state.position)
             # An elastic job has no position within an epoch, and it may have finished epochs since its start.
             start = Position(state.done) if state.done > saved.epoch else saved
-            own_plan = "elastic" if elastic else plan_of_rows(manifest, batch_size, hvd.size(), seed)
+            order = order_of_rows(width(manifest))
+            own_plan = "elastic" if elastic else plan_of_rows(manifest, batch_size, hvd.size(), seed, order=order)
             where = steps.begin(start, own_plan, plan_epoch(manifest.rows, batch_size, hvd.size()).steps)
-            rows = _write_records(Path(train_dir), manifest, batch_size, seed, class_weights, where)
-            fit_from(model, rows, steps, epochs, end_epoch, [hvd.callbacks.MetricAverageCallback()])
+            with _open_rows(train_dir, manifest, batch_size, seed, class_weights, where) as rows:
+                fit_from(model, rows, steps, epochs, end_epoch, [hvd.callbacks.MetricAverageCallback()])
 
     follow_steps(model, lambda: plan_epoch(manifest.rows, batch_size, hvd.size()).batch, steps)
     if elastic:
         hvd.elastic.run(train)(state)
-        if state.done < epochs:  # Horovod mistakes some errors of TensorFlow for its own, and returns.
+        # Horovod mistakes some errors of TensorFlow for its own, and returns.
+        if state.done < epochs and not best.has_ended:
             raise RuntimeError(f"Horovod ended the training after epoch {state.done} of {epochs}")
     else:
         state.sync()
         train(state)
     if hvd.rank() == 0:
+        if weights := best.choose_model(metrics_file, epochs):
+            model.set_weights(weights)
         export_model(model, manifest, model_dir)
 
 
-def _write_records(
-    train_dir: Path, manifest: DatasetManifest, batch_size: int, seed: int, class_weights: str, where: str
-) -> Callable[[int, int], tf.data.Dataset]:
-    """Write the rows of this rank as records. The rows depend on the current number of ranks.
+@contextmanager
+def _open_rows(
+    train_dir: str, manifest: DatasetManifest, batch_size: int, seed: int, class_weights: str, where: str
+) -> Iterator[Callable[[int, int], tf.data.Dataset]]:
+    """Open the rows of this rank, which depend on the current number of ranks.
 
     Args:
-        train_dir: Folder of the training dataset.
-        manifest: Its manifest, as `keep_target` returns it.
+        train_dir: Folder with the manifest of the training dataset.
+        manifest: The manifest, as `keep_target` returns it.
         batch_size: Rows of a step over all ranks, as the user has set it.
         seed: Seed of the order of the rows.
         class_weights: See `weights_of_classes`.
         where: Where the training continues, for the log.
 
-    Returns:
+    Yields:
         Function that returns the input of `fit` from an epoch on, after some of its steps.
     """
     rank, size = hvd.rank(), hvd.size()
@@ -154,6 +187,5 @@ def _write_records(
     print(f"rank {rank} of {size} has {sum(part.rows for part in parts)} rows and {where}", flush=True)
     if rank == 0:
         print(describe_batch(plan, batch_size, size), flush=True)
-    write_records(train_dir, manifest, parts, plan.records, class_weights)
-    # With an own order for each rank, so that the records of weight 0 do not come in the same step in all ranks.
-    return lambda epoch, step: read_records(manifest, plan.batch, seed + rank, epoch, step * plan.batch)
+    with open_rows(train_dir, manifest, parts, seed, class_weights, plan.records) as feed:
+        yield lambda epoch, step: dataset_of_rows(feed, width(manifest), plan.batch, epoch, step * plan.batch)

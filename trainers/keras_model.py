@@ -1,4 +1,4 @@
-"""The Keras model: its construction from a dataset's manifest, its evaluation and its export."""
+"""The Keras model: its construction from a dataset's manifest, and its evaluation."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -8,12 +8,12 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
-from kfp_distributed.storage.dataset import DatasetManifest, Label, input_shape, read_batches
+from kfp_distributed.storage.dataset import DatasetManifest, Label, read_batches
 from kfp_distributed.trainers.runtime.feed import categories, fills, read_manifest, scaling
 from kfp_distributed.trainers.runtime.target import count_outputs, metrics_of, scale_labels
 
 
-def build_model(manifest: DatasetManifest, hidden_units: Sequence[int]) -> tf_keras.Model:
+def build_model(manifest: DatasetManifest, hidden_units: Sequence[int], spare_values: int = 0) -> tf_keras.Model:
     """Return a new Keras model that maps raw inputs, as `read_batches` yields them, to what `scale_labels` returns.
 
     Inputs are float32 [n, width]. Outputs are the probabilities of the classes, [n, classes], or the scaled number to
@@ -23,13 +23,16 @@ def build_model(manifest: DatasetManifest, hidden_units: Sequence[int]) -> tf_ke
     Args:
         manifest: Manifest of the training dataset.
         hidden_units: Sizes of the hidden layers.
+        spare_values: Values of each category beyond those of its vocabulary. Default: 0.
     """
     mean, std, scale = scaling(manifest)
     inputs = tf_keras.Input(mean.shape, name="features")
     filled = tf.where(tf.math.is_nan(inputs), fills(manifest), inputs)
     parts = [(filled - mean) / std * scale]
     for column, count in categories(manifest).items():
-        parts.append(tf_keras.layers.Embedding(count, min(count, 16))(tf.cast(filled[:, column], tf.int32)))
+        parts.append(
+            tf_keras.layers.Embedding(count + spare_values, min(count, 16))(tf.cast(filled[:, column], tf.int32))
+        )
     values = tf.concat(parts, 1)
     for units in hidden_units:
         values = tf_keras.layers.Dense(units, "relu")(values)
@@ -78,23 +81,3 @@ def log_scalars(folder: str, epoch: int, metrics: Mapping[str, float]) -> None:
         with writer.as_default(epoch):
             tf.summary.write(tag, value, metadata=kind)
         writer.flush()
-
-
-def export_model(model: tf_keras.Model, manifest: DatasetManifest, folder: str) -> None:
-    """Write a SavedModel that maps "features", float32 [n, *input_shape], to one output.
-
-    The output is "probabilities", float32 [n, classes], or for a number "prediction", float64 [n, 1], in its own unit.
-    """
-    label = manifest.label
-
-    def serve(features: tf.Tensor) -> dict[str, tf.Tensor]:
-        outputs = model(tf.reshape(features, [-1, model.inputs[0].shape[1]]), training=False)
-        if label.task == "regression":
-            # A 32-bit float has too few digits for a mean that is large beside the deviation, such as that of times.
-            return {"prediction": tf.cast(outputs, tf.float64) * label.std + label.mean}
-        return {"probabilities": outputs}
-
-    features = tf.TensorSpec([None, *input_shape(manifest)], tf.float32, name="features")
-    module = tf.Module()
-    module.weights = model.weights
-    tf.saved_model.save(module, folder, signatures=tf.function(serve, [features]))

@@ -176,10 +176,12 @@ def fit_from(
         rows: Returns the input of `fit` from an epoch on, after some of its steps.
         steps: Steps of the training, with the position from which it continues.
         epochs: Number of the last epoch.
-        end_epoch: Callback with the number of an epoch, from 0, and the metrics of its steps.
+        end_epoch: Callback with the number of an epoch, from 0, and the metrics of its steps. It may set
+            `model.stop_training` to end the training.
         callbacks: Callbacks of Keras that run before it. Default: none.
     """
     epoch, step, _, metrics = steps.position
+    model.stop_training = False
     last = tf_keras.callbacks.LambdaCallback(on_epoch_end=end_epoch)
     options = {"verbose": 0, "callbacks": [*callbacks, last]}
     if step and metrics:
@@ -189,5 +191,5 @@ def fit_from(
         data = rows(epoch, step)
         model.fit(data, initial_epoch=epoch, epochs=epoch + 1, steps_per_epoch=steps.number - step, **options)
         epoch += 1
-    if epoch < epochs:
+    if epoch < epochs and not model.stop_training:
         model.fit(rows(epoch, 0), initial_epoch=epoch, epochs=epochs, steps_per_epoch=steps.number, **options)

@@ -53,7 +53,9 @@ class Position(NamedTuple):
         return 0, text
 
 
-def plan_of_rows(manifest: DatasetManifest, batch_size: int, ranks: int, seed: int, devices: int = 1) -> str:
+def plan_of_rows(
+    manifest: DatasetManifest, batch_size: int, ranks: int, seed: int, devices: int = 1, order: str = ""
+) -> str:
     """Return what decides which rows come in which step: the rows, and how they are divided and ordered.
 
     Args:
@@ -62,7 +64,8 @@ def plan_of_rows(manifest: DatasetManifest, batch_size: int, ranks: int, seed: i
         ranks: Number of processes that read a part of the rows each.
         seed: Seed of the order of the rows.
         devices: Devices of each rank. Default: 1.
+        order: Name of the order that the seed determines, such as `order_of_rows`.
     """
     shards = hashlib.sha256("".join(shard.sha256 for shard in manifest.shards).encode()).hexdigest()
     division = f"batch_size={batch_size} ranks={ranks} devices={devices} seed={seed}"
-    return f"{division} rows={manifest.rows} shards={shards}"
+    return f"{division} rows={manifest.rows} shards={shards}" + (f" order={order}" if order else "")

@@ -24,6 +24,13 @@ FOLDERS = ("train_dir", "validation_dir", "model_dir", "checkpoint_dir", "metric
 """Names of the local folders that a program receives. A train_parameter must not have one of these names."""
 
 
+MAY_BE_ZERO = ("seed", "patience")
+"""Parameters of the built-in trainers that may be 0. All other numbers must be more than 0."""
+
+ROWS = ("download", "stream")
+"""How a function or command gets the training rows of its rank: as Parquet files, or by `rows` while it trains."""
+
+
 @dataclass(frozen=True)
 class Program:
     """A parsed train_specification.
@@ -36,6 +43,7 @@ class Program:
         parameters: Parameters of the function, without the folders.
         folders: Those of FOLDERS that are parameters of the function; all of them for a command.
         others: Type of additional train_parameters, which a command and `**kwargs` accept; None if none are accepted.
+        rows: How a function or command gets its training rows, one of ROWS.
     """
 
     kind: str
@@ -45,6 +53,7 @@ class Program:
     parameters: tuple[Parameter, ...] = ()
     folders: tuple[str, ...] = FOLDERS
     others: Parameter | None = None
+    rows: str = ROWS[0]
 
 
 def parse_program(specification: Mapping[str, Any] | str) -> Program:
@@ -61,7 +70,7 @@ def parse_program(specification: Mapping[str, Any] | str) -> Program:
     if len(kinds) != 1:
         _refuse("train_specification", specification, "one of the keys trainer, function, command")
     kind = kinds[0]
-    allowed = [kind, "image", "packages"] + ["source"] * (kind == "function")
+    allowed = [kind, "image", "packages"] + ["source"] * (kind == "function") + ["rows"] * (kind != "trainer")
     for key, value in values.items():
         if key not in allowed:
             _refuse("train_specification: a key", key, ", ".join(allowed))
@@ -73,13 +82,15 @@ def parse_program(specification: Mapping[str, Any] | str) -> Program:
                 "train_specification: packages contains a URL with a password, which logs and manifests would show; "
                 "set PIP_INDEX_URL or PIP_EXTRA_INDEX_URL on the task from a Secret"
             )
-    name, source = values[kind], values.get("source", "")
+    name, source, rows = values[kind], values.get("source", ""), values.get("rows", ROWS[0])
+    if rows not in ROWS:
+        _refuse("train_specification: rows", rows, ", ".join(ROWS))
     if kind == "command":
         if not name:
             _refuse("train_specification: command", name, "at least the name of a program")
         for word in {*re.findall(r"(?<!\$){(\w*dir)}", " ".join(name))} - {*FOLDERS}:
             _refuse("train_specification: command: a folder", f"{{{word}}}", ", ".join(FOLDERS))
-        return Program(kind, name[0], command=tuple(name), others=Parameter("parameters"))
+        return Program(kind, name[0], command=tuple(name), others=Parameter("parameters"), rows=rows)
     if kind == "trainer":
         if name not in TRAINERS:
             _refuse("train_specification: trainer", name, ", ".join(TRAINERS))
@@ -89,7 +100,7 @@ def parse_program(specification: Mapping[str, Any] | str) -> Program:
     if "model_dir" not in folders:
         raise ValueError(f"{name}() has no parameter model_dir, the folder that the model is saved in; add it")
     own = tuple(parameter for parameter in parameters if parameter.name not in FOLDERS)
-    return Program(kind, name, source, (), own, folders, others)
+    return Program(kind, name, source, (), own, folders, others, rows)
 
 
 def check_parameters(program: Program, parameters: Mapping[str, Any] | str | None) -> dict[str, Any]:
@@ -120,7 +131,7 @@ def check_parameters(program: Program, parameters: Mapping[str, Any] | str | Non
     try:
         converted = {name: _parameter(program, name).convert(value) for name, value in values.items()}
         for name, value in converted.items() if program.kind == "trainer" else ():
-            _check_positive(name, value)
+            _check_range(name, value)
     except ValueError as error:
         raise ValueError(f"train_parameters of {program.name}: {error}") from None
     return converted
@@ -145,15 +156,16 @@ def _parameter(program: Program, name: str) -> Parameter:
     return _by_name(program).get(name) or Parameter(name, others.type if others else "")
 
 
-def _check_positive(name: str, value: Any) -> None:  # noqa: ANN401
-    """Check that a number of a built-in trainer is positive. A seed may be 0.
+def _check_range(name: str, value: Any) -> None:  # noqa: ANN401
+    """Check that a number of a built-in trainer is positive, or 0 if the parameter is one of MAY_BE_ZERO.
 
     Raises:
         ValueError: It is not.
     """
     numbers = value if isinstance(value, list) else [value]
-    if any(number < 0 or (number == 0 and name != "seed") for number in numbers if not isinstance(number, bool | str)):
-        raise ValueError(f"{name} is {value!r}; allowed is {'0 or ' * (name == 'seed')}more than 0")
+    may_be_zero = name in MAY_BE_ZERO
+    if any(number < 0 or (number == 0 and not may_be_zero) for number in numbers if not isinstance(number, bool | str)):
+        raise ValueError(f"{name} is {value!r}; allowed is {'0 or ' * may_be_zero}more than 0")
 
 
 def check_batch(batch_size: int, ranks: int) -> None:

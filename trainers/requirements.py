@@ -39,11 +39,14 @@ REPLICA_KINDS = ("tensorflow", "horovod", "pytorch", "horovod-pytorch")
 _IMAGES = {"keras_horovod": "horovod", "torch_classifier": "pytorch", "torch_horovod": "horovod-pytorch"}
 """Images, of those in images/, of the trainers that do not run in a stock image. Pip would install 7 GB of PyTorch."""
 
+# Inputs by the names of columns are added to the exported network.
+_ONNX = ("onnx>=1.16,<2",)
+
 # tf_keras requires the package tensorflow. tensorflow-cpu is the same code in a fifth of the size.
 _TRAINERS = {
     "keras_classifier": Requirements(TENSORFLOW, ("tf_keras==2.21.0",)),
-    # The export of PyTorch 2 and later needs onnx.
-    "torch_classifier": Requirements(("torch>=1.13,<3", "onnx>=1.16,<2")),
+    "torch_classifier": Requirements(("torch>=1.13,<3", *_ONNX)),
+    "torch_horovod": Requirements(_ONNX),
 }
 
 

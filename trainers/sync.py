@@ -1,7 +1,7 @@
 """Functions for training functions.
 
-`flush` stores checkpoints at once, `record_epoch` stores the metrics of an epoch, and `is_ending` tells whether to save
-a checkpoint and return, because a replica must end soon.
+`record_epoch` stores the metrics and the checkpoint of an epoch in the background, `flush` stores them and waits, and
+`is_ending` tells whether to save a checkpoint and return, because a replica must end soon.
 
 This import path is public. The package `kfp_distributed.trainers` does not import the client of the object store.
 """

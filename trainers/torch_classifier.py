@@ -11,9 +11,18 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from kfp_distributed.trainers.architecture import has_epochs_left, keep_target
+from kfp_distributed.trainers.best_epoch import choose_epoch
 from kfp_distributed.trainers.runtime.feed import read_manifest
 from kfp_distributed.trainers.runtime.torch_internals import never_destroy
-from kfp_distributed.trainers.torch_fit import Ranks, Training, load_checkpoint, restore, train_epochs
+from kfp_distributed.trainers.torch_fit import (
+    Ranks,
+    Training,
+    choose_weights,
+    follow_checkpoint,
+    load_checkpoint,
+    restore,
+    train_epochs,
+)
 from kfp_distributed.trainers.torch_network import Network, export_onnx
 
 _LONGEST_WAIT = timedelta(minutes=5)
@@ -35,6 +44,9 @@ def torch_classifier(
     seed: int = 0,
     scale_learning_rate: bool = False,
     class_weights: Literal["none", "balanced"] = "none",
+    keep: Literal["last", "best"] = "last",
+    metric: Literal["", "val_loss", "val_accuracy", "val_rmse", "loss", "accuracy", "rmse"] = "",
+    patience: int = 0,
 ) -> None:
     """Train a fully connected network and save it as ONNX.
 
@@ -56,25 +68,33 @@ def torch_classifier(
         scale_learning_rate: Whether to multiply learning_rate by the number of processes. Default: false.
         class_weights: Weight of a row in the loss: "none" for 1, or "balanced" for rows / (classes * rows of its
             class), so that all classes count alike. Default: "none".
+        keep: Epoch whose weights become the model: "last", or "best" for the best by metric. Default: "last".
+        metric: Metric of an epoch by which it is the best, the highest accuracy or the lowest loss or rmse. "" is
+            "val_loss". Default: "".
+        patience: Number of consecutive epochs without a better metric after which the training ends. 0 trains all
+            epochs. Default: 0.
     """
     device, group = _join()
     ranks = Ranks(dist.get_rank(), dist.get_world_size(), device, partial(dist.all_reduce, group=group))
     checkpoint = [{} if ranks.rank else load_checkpoint(checkpoint_dir)]
     dist.broadcast_object_list(checkpoint, group=group)
     manifest = keep_target(checkpoint[0].get("data", ""), read_manifest(train_dir), ranks.rank == 0)
+    choice = choose_epoch(keep, metric, patience, manifest.label.task, bool(validation_dir))
     torch.manual_seed(seed)
     network = Network(manifest, hidden_units).to(device)
     rate = learning_rate * (ranks.size if scale_learning_rate else 1)
     optimizer = torch.optim.Adam(network.parameters(), rate)
     position = restore(checkpoint[0], network, optimizer, ranks.rank == 0)
-    has_epochs_left(position.epoch, epochs, ranks.rank == 0)
+    best = follow_checkpoint(checkpoint[0], choice, position, ranks)
     # From here on, all ranks have the weights of rank 0. The buffers never change.
     model = DistributedDataParallel(network, process_group=group, broadcast_buffers=False)
     training = Training(
         train_dir, validation_dir, checkpoint_dir, metrics_dir, manifest, epochs, batch_size, rate, seed, class_weights
     )
-    train_epochs(training, network, model, optimizer, ranks, position)
+    if has_epochs_left(position.epoch, epochs, ranks.rank == 0) and not best.has_ended:
+        train_epochs(training, network, model, optimizer, ranks, position, best)
     if ranks.rank == 0:
+        choose_weights(network, best, training)
         export_onnx(network.cpu(), manifest, Path(model_dir, "model.onnx"))
 
 

@@ -1,12 +1,14 @@
 """Functions that the PyTorch trainers share: the epochs of a rank, and checkpoints."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, cycle, islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from kfp_distributed.storage.dataset import DatasetManifest, Label, parts_of_rank, read_batches
+from kfp_distributed.storage.dataset import DatasetManifest, Label, parts_of_rank, read_batches, width
 from kfp_distributed.storage.files import unfinished_file
 from kfp_distributed.trainers.architecture import (
     Architecture,
@@ -23,18 +25,32 @@ from kfp_distributed.trainers.architecture import (
     end_if_other_network,
     end_if_other_program,
 )
+from kfp_distributed.trainers.best_epoch import EpochChoice
 from kfp_distributed.trainers.divergence import end_if_diverged
+from kfp_distributed.trainers.epoch_follower import EpochFollower
 from kfp_distributed.trainers.position import Position, plan_of_rows
 from kfp_distributed.trainers.runtime.epoch_metrics import record_epoch
-from kfp_distributed.trainers.runtime.feed import Step, map_records, read_manifest, steps_of_epoch, write_records
+from kfp_distributed.trainers.runtime.feed import Step, read_manifest, steps_of_epoch
 from kfp_distributed.trainers.runtime.folder_uploads import flush
 from kfp_distributed.trainers.runtime.job_description import REPLICA_VARIABLE, TRAINING_METRICS
+from kfp_distributed.trainers.runtime.row_feed import RowFeed, open_rows
+from kfp_distributed.trainers.runtime.row_order import order_of_rows
+from kfp_distributed.trainers.runtime.row_stream import batches as batches_of
 from kfp_distributed.trainers.runtime.sampling import count_rows
 from kfp_distributed.trainers.runtime.target import metrics_of, scale_labels
 from kfp_distributed.trainers.runtime.termination import EndedEarly, is_ending
+from kfp_distributed.trainers.runtime.unless_trained import STORE_SECONDS
 from kfp_distributed.trainers.torch_network import Network
 
 _CHECKPOINT = "checkpoint.pt"
+
+_ROWS_SECONDS = 240.0
+"""Seconds for which a rank waits for rows while the object store is away. Its peers give up after five minutes
+(`torch_classifier`). With less than that, the rank ends that has seen the cause."""
+
+
+TorchFollower: TypeAlias = EpochFollower[dict[str, Tensor]]
+"""Follower of the epochs. Weights are those of a network by name, in the memory of the CPU."""
 
 
 class Ranks(NamedTuple):
@@ -58,7 +74,7 @@ class Training:
     """Settings of a training, as the trainers have them.
 
     Attributes:
-        train_dir: Folder of the training dataset.
+        train_dir: Folder with the manifest of the training dataset.
         validation_dir: Folder of the validation dataset; "" for none.
         checkpoint_dir: Folder of the checkpoint.
         metrics_dir: Folder of training.json.
@@ -83,7 +99,7 @@ class Training:
 
     def plan(self, ranks: int) -> str:
         """Return what decides which rows come in which step: the rows, and how they are divided and ordered."""
-        return plan_of_rows(self.manifest, self.batch_size, ranks, self.seed)
+        return plan_of_rows(self.manifest, self.batch_size, ranks, self.seed, order=order_of_rows(width(self.manifest)))
 
 
 def load_checkpoint(folder: str) -> dict[str, Any]:
@@ -143,6 +159,7 @@ def train_epochs(
     optimizer: torch.optim.Optimizer,
     ranks: Ranks,
     position: Position,
+    best: TorchFollower,
 ) -> None:
     """Train the remaining epochs. Rank 0 saves a checkpoint and the metrics of each epoch.
 
@@ -155,6 +172,7 @@ def train_epochs(
         optimizer: Optimizer of the network.
         ranks: This rank.
         position: Where the training continues.
+        best: Follower of the epochs. That of rank 0 decides when all ranks end.
 
     Raises:
         SystemExit: The training has diverged, or a replica must end soon.
@@ -163,90 +181,150 @@ def train_epochs(
 
     def end_if_asked(epoch: int, step: int, metrics: Mapping[str, float] = MappingProxyType({})) -> None:
         if is_ending():
-            _save(training.checkpoint_dir, network, optimizer, Position(epoch - 1, step, plan, metrics))
+            _save(training.checkpoint_dir, network, optimizer, Position(epoch - 1, step, plan, metrics), best)
             flush()
             print(f"saved a checkpoint in epoch {epoch} after step {step}", flush=True)
             raise EndedEarly
 
-    for epoch, first_step, batches in _batches_of_epochs(training, ranks, position):
-        if position.metrics and first_step:
-            metrics, position = dict(position.metrics), Position()
-        else:
-            metrics = _train_epoch(model, optimizer, ranks, batches, label, partial(end_if_asked, epoch))
-        end_if_diverged(epoch, metrics["loss"], has_finite_weights(network), training.learning_rate)
-        trained = dict(metrics)
-        metrics |= _score(
-            network, training.validation_dir, ranks, label, partial(end_if_asked, epoch, len(batches.steps), trained)
-        )
+    def finish(epoch: _Epoch, metrics: dict[str, float]) -> None:
+        end_if_diverged(epoch.number, metrics["loss"], has_finite_weights(network), training.learning_rate)
+        end = partial(end_if_asked, epoch.number, len(epoch.steps), dict(metrics))
+        metrics |= _score(network, training.validation_dir, ranks, label, end)
         if ranks.rank == 0:
-            _save(training.checkpoint_dir, network, optimizer, Position(epoch))
+            best.end_epoch(epoch.number, metrics, lambda: _copy_weights(network))
+            _save(training.checkpoint_dir, network, optimizer, Position(epoch.number), best)
             replica = os.environ.get(REPLICA_VARIABLE, "worker-0")
-            record_epoch(Path(training.metrics_dir, TRAINING_METRICS), replica, epoch, training.epochs, metrics)
+            record_epoch(Path(training.metrics_dir, TRAINING_METRICS), replica, epoch.number, training.epochs, metrics)
+
+    with _open_epochs(training, ranks, position) as epochs:
+        for epoch in epochs:
+            if position.metrics and epoch.first:
+                metrics = dict(position.metrics)
+            else:
+                metrics = _train_epoch(model, optimizer, ranks, epoch, label, partial(end_if_asked, epoch.number))
+            finish(epoch, metrics)
+            if best.choice.patience and _is_true_in_rank_0(ranks, best.has_ended):
+                break
 
 
-def _save(folder: str, network: Network, optimizer: torch.optim.Optimizer, position: Position) -> None:
+def follow_checkpoint(
+    checkpoint: Mapping[str, Any], choice: EpochChoice, position: Position, ranks: Ranks
+) -> TorchFollower:
+    """Return the follower of the epochs that continues with the best epoch of a checkpoint.
+
+    Args:
+        checkpoint: Result of `load_checkpoint`.
+        choice: Which epoch becomes the model, and when the training ends early.
+        position: Position of the checkpoint.
+        ranks: This rank.
+    """
+    saved, weights = checkpoint.get("best", ""), checkpoint.get("best_weights") or None
+    return EpochFollower(choice, saved, weights, position.epoch, ranks.rank == 0)
+
+
+def choose_weights(network: Network, best: TorchFollower, training: Training) -> None:
+    """Load the weights of the model into a network, and record of which epoch they are. Call it in rank 0."""
+    weights = best.choose_model(Path(training.metrics_dir, TRAINING_METRICS), training.epochs)
+    if weights is not None:
+        network.load_state_dict({**weights, **dict(network.named_buffers())})
+
+
+def _copy_weights(network: Network) -> dict[str, Tensor]:
+    return {name: weight.detach().cpu().clone() for name, weight in network.named_parameters()}
+
+
+def _is_true_in_rank_0(ranks: Ranks, value: bool) -> bool:
+    """Return in all ranks the value of rank 0. The metrics of the others may differ by rounding."""
+    total = torch.tensor([float(value and ranks.rank == 0)], device=ranks.device)
+    ranks.add(total)
+    return bool(total.item())
+
+
+def _save(
+    folder: str, network: Network, optimizer: torch.optim.Optimizer, position: Position, best: TorchFollower
+) -> None:
     with unfinished_file(Path(folder, _CHECKPOINT)) as stream:
         # Without the optimizer's settings: torch 1.13 cannot read a float with weights_only, and they are parameters.
         # So metrics are tensors.
         weights = {"network": network.state_dict(), "optimizer_state": optimizer.state_dict()["state"]}
         metrics = {name: torch.tensor(value, dtype=torch.double) for name, value in position.metrics.items()}
+        if best.best:
+            weights |= {"best": best.best.to_json(), "best_weights": best.weights or {}}
         torch.save({"data": network.data, **weights, **position._asdict(), "metrics": metrics}, stream)
 
 
-def _batches_of_epochs(training: Training, ranks: Ranks, position: Position) -> Iterator[tuple[int, int, "_Batches"]]:
-    """Yield each remaining epoch, the number of its steps that are finished, and the batches of all its steps.
-
-    Each row comes once in an epoch, in one rank. All ranks have the same number of steps, so that none waits for a rank
-    that has finished. A rank may have an empty batch in the last step. The order of the rows depends on the seed, the
-    rank and the epoch.
-    """
-    manifest = training.manifest
-    parts = parts_of_rank(manifest, ranks.rank, ranks.size)
-    write_records(Path(training.train_dir), manifest, parts, class_weights=training.class_weights)
-    records, name = map_records(manifest), f"rank {ranks.rank} of {ranks.size} on {ranks.device}"
-    steps = steps_of_epoch(manifest.rows, training.batch_size, ranks.size, ranks.rank)
-    first_step, where = position.resume(training.plan(ranks.size), len(steps))
-    print(f"{name} has {len(records)} rows and {where}", flush=True)
-    for epoch in range(position.epoch + 1, training.epochs + 1):
-        order = np.random.default_rng((training.seed, ranks.rank, epoch)).permutation(len(records))
-        yield epoch, first_step, _Batches(records, order, steps, first_step)
-        first_step = 0
-
-
-class _Batches(NamedTuple):
-    """The batches of an epoch for this rank.
+class _Epoch(NamedTuple):
+    """An epoch of this rank.
 
     Attributes:
-        records: All records of the rank.
-        order: Their order in this epoch.
-        steps: All steps of an epoch.
+        number: Its number, from 1.
+        steps: All of its steps.
         first: Number of steps that are finished.
+        batches: Records of the other steps, [rows of the step in this rank, width + 2].
     """
 
-    records: NDArray[np.float32]
-    order: NDArray[np.int64]
+    number: int
     steps: Sequence[Step]
     first: int
+    batches: Iterator[NDArray[np.float32]]
 
     def remaining(self) -> Iterator[tuple[int, NDArray[np.float32], int]]:
         """Yield the number of each remaining step, from 1, its records, and the number of its rows over all ranks."""
-        for number, step in enumerate(self.steps[self.first :], self.first + 1):
-            records = self.records[self.order[step.part]]
+        for number, (step, records) in enumerate(
+            zip(self.steps[self.first :], self.batches, strict=True), self.first + 1
+        ):
             count_rows(len(records))
             yield number, records, step.rows
+
+
+@contextmanager
+def _open_epochs(training: Training, ranks: Ranks, position: Position) -> Iterator[Iterator[_Epoch]]:
+    """Open the remaining epochs.
+
+    Each row comes once in an epoch, in one rank. All ranks have the same number of steps, so that none waits for a rank
+    that has finished. A rank may have an empty batch in the last step. The order of the rows depends on the seed, the
+    epoch and the number of ranks.
+    """
+    manifest = training.manifest
+    parts = parts_of_rank(manifest, ranks.rank, ranks.size)
+    steps = steps_of_epoch(manifest.rows, training.batch_size, ranks.size, ranks.rank)
+    first_step, where = position.resume(training.plan(ranks.size), len(steps))
+    name, rows = f"rank {ranks.rank} of {ranks.size} on {ranks.device}", sum(part.rows for part in parts)
+    print(f"{name} has {rows} rows and {where}", flush=True)
+    wait_seconds = _ROWS_SECONDS if ranks.size > 1 else STORE_SECONDS
+    numbers = range(position.epoch + 1, training.epochs + 1)
+    with (
+        open_rows(
+            training.train_dir, manifest, parts, training.seed, training.class_weights, wait_seconds=wait_seconds
+        ) as feed,
+        # A training that ends early does not read all epochs.
+        closing(_read_epochs(feed, steps, numbers, first_step)) as epochs,
+    ):
+        yield epochs
+
+
+def _read_epochs(feed: RowFeed, steps: Sequence[Step], epochs: range, first_step: int) -> Generator[_Epoch, None, None]:
+    """Yield epochs. One iterator of the stream reads them all, so that an epoch begins without a pause."""
+    skipped = steps[first_step].part.start if first_step < len(steps) else feed.stream.rows
+    sizes = [step.part.stop - step.part.start for step in steps]
+    windows = feed.windows(epochs.start - 1, skipped, len(epochs))
+    with closing(batches_of(windows, chain(sizes[first_step:], cycle(sizes)))) as batches:
+        for number in epochs:
+            yield _Epoch(number, steps, first_step, islice(batches, len(steps) - first_step))
+            first_step = 0
 
 
 def _train_epoch(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     ranks: Ranks,
-    batches: _Batches,
+    epoch: _Epoch,
     label: Label,
     after_step: Callable[[int], object],
 ) -> dict[str, float]:
     """Train the remaining steps of an epoch; return their metrics over all ranks."""
     totals = torch.zeros(3, dtype=torch.double, device=ranks.device)
-    for number, records, rows_of_step in batches.remaining():
+    for number, records, rows_of_step in epoch.remaining():
         values = torch.from_numpy(records).to(ranks.device)
         labels, weights, outputs = values[:, -2], values[:, -1], model(values[:, :-2])
         loss = (_losses(outputs, labels, label) * weights).sum()
@@ -255,7 +333,7 @@ def _train_epoch(
         (loss * (ranks.size / rows_of_step)).backward()
         optimizer.step()
         totals += _totals(loss, outputs, labels)
-        if number < len(batches.steps):  # After the last step, the metrics of the epoch are known first.
+        if number < len(epoch.steps):  # After the last step, the metrics of the epoch are known first.
             after_step(number)
     return _means(totals, ranks, label)
 

@@ -9,9 +9,18 @@ import horovod.torch as hvd
 import torch
 
 from kfp_distributed.trainers.architecture import has_epochs_left, keep_target
+from kfp_distributed.trainers.best_epoch import choose_epoch
 from kfp_distributed.trainers.runtime.cluster import check_size
 from kfp_distributed.trainers.runtime.feed import read_manifest
-from kfp_distributed.trainers.torch_fit import Ranks, Training, load_checkpoint, restore, train_epochs
+from kfp_distributed.trainers.torch_fit import (
+    Ranks,
+    Training,
+    choose_weights,
+    follow_checkpoint,
+    load_checkpoint,
+    restore,
+    train_epochs,
+)
 from kfp_distributed.trainers.torch_network import Network, export_onnx
 
 
@@ -28,6 +37,9 @@ def torch_horovod(
     seed: int = 0,
     scale_learning_rate: bool = False,
     class_weights: Literal["none", "balanced"] = "none",
+    keep: Literal["last", "best"] = "last",
+    metric: Literal["", "val_loss", "val_accuracy", "val_rmse", "loss", "accuracy", "rmse"] = "",
+    patience: int = 0,
 ) -> None:
     """Train a fully connected network on all ranks together and save it as ONNX.
 
@@ -49,6 +61,11 @@ def torch_horovod(
         scale_learning_rate: Whether to multiply learning_rate by the number of ranks. Default: false.
         class_weights: Weight of a row in the loss: "none" for 1, or "balanced" for rows / (classes * rows of its
             class), so that all classes count alike. Default: "none".
+        keep: Epoch whose weights become the model: "last", or "best" for the best by metric. Default: "last".
+        metric: Metric of an epoch by which it is the best, the highest accuracy or the lowest loss or rmse. "" is
+            "val_loss". Default: "".
+        patience: Number of consecutive epochs without a better metric after which the training ends. 0 trains all
+            epochs. Default: 0.
     """
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
@@ -57,6 +74,7 @@ def torch_horovod(
     # All ranks get the checkpoint, so that all end for the same reason if it is refused.
     checkpoint = hvd.broadcast_object({} if rank else load_checkpoint(checkpoint_dir))
     manifest = keep_target(checkpoint.get("data", ""), read_manifest(train_dir), rank == 0)
+    choice = choose_epoch(keep, metric, patience, manifest.label.task, bool(validation_dir))
     torch.manual_seed(seed)
     network = Network(manifest, hidden_units).to(device)
     rate = learning_rate * (size if scale_learning_rate else 1)
@@ -64,13 +82,15 @@ def torch_horovod(
     optimizer = hvd.DistributedOptimizer(adam, network.named_parameters())
     position = restore(checkpoint, network, optimizer, rank == 0)
     hvd.broadcast_parameters(network.state_dict(), 0)
-    has_epochs_left(position.epoch, epochs, rank == 0)
     ranks = Ranks(rank, size, device, partial(hvd.allreduce_, op=hvd.Sum))
+    best = follow_checkpoint(checkpoint, choice, position, ranks)
     training = Training(
         train_dir, validation_dir, checkpoint_dir, metrics_dir, manifest, epochs, batch_size, rate, seed, class_weights
     )
-    train_epochs(training, network, network, optimizer, ranks, position)
+    if has_epochs_left(position.epoch, epochs, rank == 0) and not best.has_ended:
+        train_epochs(training, network, network, optimizer, ranks, position, best)
     if rank == 0:
+        choose_weights(network, best, training)
         export_onnx(network.cpu(), manifest, Path(model_dir, "model.onnx"))
 
 

@@ -122,3 +122,18 @@ def is_written(folder: Path, proc: Path = Path("/proc")) -> bool:
                 if int(flags, 8) & os.O_ACCMODE in _WRITABLE:
                     return True
     return False
+
+
+def is_mapped(folder: Path, proc: Path = Path("/proc")) -> bool:
+    """Return whether a process of this user has mapped a file of a folder to write to it. False if there is no /proc.
+
+    Such a file may be changed without a change of its time.
+    """
+    start = f"{folder.resolve()}/"
+    for maps in proc.glob("[0-9]*/maps"):
+        with suppress(OSError):
+            for line in maps.read_text(errors="surrogateescape").splitlines():
+                fields = line.split(maxsplit=5)
+                if len(fields) == 6 and fields[1][1] == "w" and fields[1][3] == "s" and fields[5].startswith(start):
+                    return True
+    return False

@@ -11,13 +11,18 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-from kfp_distributed.trainers.runtime import folder_uploads
+from kfp_distributed.trainers.runtime import folder_uploads, sharded_uploads
 from kfp_distributed.trainers.runtime.cpython_internals import run_exit_functions
+from kfp_distributed.trainers.runtime.job_description import PREEMPTED
 from kfp_distributed.trainers.runtime.sampling import store_peak_memory
 from kfp_distributed.trainers.runtime.termination import await_leader, grace_seconds
+from kfp_distributed.trainers.runtime.unless_trained import STORE_SECONDS
 
 LEFTOVER_SECONDS = 10.0
 """Seconds for which threads and child processes may outlive the program. Pools need milliseconds to shut down."""
+
+_FAILED_SECONDS = 5.0
+"""Seconds without progress after which a replica that has failed gives up its part of a sharded checkpoint."""
 
 _children: list[subprocess.Popen[bytes]] = []
 _was_told = threading.Event()
@@ -55,6 +60,18 @@ def was_told_to_end() -> bool:
     return _was_told.is_set()
 
 
+def seconds_to_finish(code: int) -> float:
+    """Return for how long a sharded checkpoint that makes no progress delays the end of this replica.
+
+    Args:
+        code: Exit code of the replica.
+    """
+    if code == 0:
+        return STORE_SECONDS
+    # If the program failed, the ranks that must store their part may have ended.
+    return grace_seconds() if code in (PREEMPTED, 128 + signal.SIGTERM) else _FAILED_SECONDS
+
+
 def end(code: int) -> NoReturn:
     """End the command of this replica, and then the replica."""
     _ending.acquire()
@@ -67,6 +84,8 @@ def end(code: int) -> NoReturn:
     try:
         # A restart resumes from the files that were complete by now.
         folder_uploads.flush(at_rest=True)
+        sharded_uploads.finish(seconds_to_finish(code))
+        folder_uploads.delete_snapshots()
         store_peak_memory()
     except Exception:  # noqa: BLE001 - the replica must end, even if no thread can be started
         traceback.print_exc()

@@ -12,7 +12,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -23,15 +24,21 @@ from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, p
 from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, StorageError
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.shards import fetch_manifest, fetch_shards
-from kfp_distributed.storage.store import Store
 from kfp_distributed.trainers.program import FOLDERS, Program, command_line, function_arguments, parse_program
-from kfp_distributed.trainers.runtime import folder_uploads
-from kfp_distributed.trainers.runtime.checkpoints import reject_checkpoint, restore_checkpoint
+from kfp_distributed.trainers.runtime import folder_uploads, sharded_uploads
+from kfp_distributed.trainers.runtime.checkpoints import restore_checkpoint
 from kfp_distributed.trainers.runtime.cluster import Rank, read_cluster, read_rank
 from kfp_distributed.trainers.runtime.downloads import observed
-from kfp_distributed.trainers.runtime.ending import end, end_on_sigterm, run_child, run_to_end, was_told_to_end
-from kfp_distributed.trainers.runtime.epoch_metrics import read_epochs
-from kfp_distributed.trainers.runtime.feed import keep_rows, write_records
+from kfp_distributed.trainers.runtime.ending import (
+    end,
+    end_on_sigterm,
+    run_child,
+    run_to_end,
+    seconds_to_finish,
+    was_told_to_end,
+)
+from kfp_distributed.trainers.runtime.epoch_metrics import read_epochs, read_model_metrics
+from kfp_distributed.trainers.runtime.feed import keep_rows
 from kfp_distributed.trainers.runtime.horovodrun import end_without_launcher, is_elastic
 from kfp_distributed.trainers.runtime.job_description import (
     CHECKPOINT_REJECTED,
@@ -48,6 +55,8 @@ from kfp_distributed.trainers.runtime.job_description import (
 )
 from kfp_distributed.trainers.runtime.lost_step import LOST_SECONDS_VARIABLE, end_when_lost
 from kfp_distributed.trainers.runtime.peers import is_lost_peer
+from kfp_distributed.trainers.runtime.rank_part import write_part
+from kfp_distributed.trainers.runtime.rejection import RestoredCheckpoint
 from kfp_distributed.trainers.runtime.replica import ThisReplica, replica_name
 from kfp_distributed.trainers.runtime.results import (
     SYNC_RETRY_SECONDS,
@@ -57,9 +66,10 @@ from kfp_distributed.trainers.runtime.results import (
     save_model,
 )
 from kfp_distributed.trainers.runtime.sampling import print_samples, store_peak_memory, store_usage
+from kfp_distributed.trainers.runtime.served_rows import serve_rows
 from kfp_distributed.trainers.runtime.status_server import report_progress_from_here
 from kfp_distributed.trainers.runtime.tensorflow_settings import prepare_tensorflow
-from kfp_distributed.trainers.runtime.termination import begin
+from kfp_distributed.trainers.runtime.termination import EndedEarly, begin, seconds_left
 from kfp_distributed.trainers.runtime.torchrun import has_ranks, is_rank
 from kfp_distributed.trainers.runtime.unless_trained import STORE_SECONDS, exit_code, is_trained
 
@@ -122,35 +132,43 @@ def _train(replica: ThisReplica) -> int:
     if replica.is_served and replica.role == "ps":
         _serve(replica)
     folders = {folder: Path(folder).absolute() for folder in FOLDERS}
-    manifest = fetch_data(job, program.kind == "trainer", replica.reads, folders)
+    manifest = fetch_data(job, program, replica.reads, folders)
     if replica.is_served and replica.role == "worker":
         _serve(replica)
-    if job.validation_uri:
-        _fetch_validation(job.validation_uri, folders["validation_dir"], manifest)
+    if job.validation_uri and replica.scores:
+        _fetch_validation(job.validation_uri, folders["validation_dir"], manifest, *replica.scores)
     checkpoints = open_store(job.checkpoint_uri, retry_seconds=STORE_SECONDS)
-    restored = restore_checkpoint(checkpoints, folders["checkpoint_dir"])
+    name = restore_checkpoint(checkpoints, folders["checkpoint_dir"])
+    metrics = open_store(job.metrics_uri, retry_seconds=STORE_SECONDS)
+    restored = RestoredCheckpoint(checkpoints, metrics, name, stores=replica.leads)
+    if replica.leads and not replica.elastic:  # In an elastic job, another rank may be uploading.
+        with suppress(StorageError):  # Not all servers and accounts can list them.
+            checkpoints.abort_uploads()
     if replica.leads:
         record_training_data(job, manifest)
         report_progress_from_here()
     keep_results(job, replica.leads, replica.role == "evaluator", folders)
-    code = _run_program(replica, folders, partial(_reject_checkpoint, checkpoints, restored))
-    until = time.monotonic() + STORE_SECONDS
+    code = _run_program(replica, folders, restored.reject)
+    until = time.monotonic() + (seconds_left() if code == PREEMPTED else STORE_SECONDS * (code == 0))
     if code == 0 and replica.leads and not (replica.elastic and not any(folders["model_dir"].iterdir())):
         awaits_evaluator = "evaluator" in replica.cluster.addresses and program.kind == "trainer"
         _save(job, manifest, folders, awaits_evaluator)
+    if code == 0:  # Otherwise it is done. After the model, which is worth more.
+        sharded_uploads.finish(seconds_to_finish(code))
     # A program that failed may have been writing a file.
     is_committed = code in (0, PREEMPTED)
-    while not folder_uploads.flush(at_rest=not is_committed) and code == 0 and time.monotonic() < until:
-        time.sleep(SYNC_RETRY_SECONDS)
+    while not folder_uploads.flush(at_rest=not is_committed) and (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, SYNC_RETRY_SECONDS))
     return code
 
 
-def _fetch_validation(uri: str, folder: Path, manifest: DatasetManifest) -> None:
-    """Download the validation rows, with the columns in the order of the manifest of the training rows.
+def _fetch_validation(uri: str, folder: Path, manifest: DatasetManifest, rank: int, ranks: int) -> None:
+    """Download the validation rows of a rank, with the columns in the order of the manifest of the training rows.
 
     The order may be another one in other files of the source.
     """
-    validation = fetch_shards(uri, folder, None, STORE_SECONDS, partial(observed, "validation data"))
+    parts = parts_of_rank(fetch_manifest(uri, STORE_SECONDS), rank, ranks)
+    validation = fetch_shards(uri, folder, parts, STORE_SECONDS, partial(observed, "validation data"))
     aligned = align(validation, [asdict(column) for column in manifest.columns], asdict(manifest.label))
     (folder / DATASET_MANIFEST).write_text(aligned.to_json())
 
@@ -175,10 +193,14 @@ def _run_program(replica: ThisReplica, folders: Mapping[str, Path], reject_check
         code = _run(program, paths, job)
         if code == 0 and termination and termination.was_told:
             code = PREEMPTED
+        if code != 0:  # Before the leader leaves: the others wait for it, and store their part meanwhile.
+            sharded_uploads.finish(seconds_to_finish(code))
     except BaseException as error:
         folder_uploads.flush(at_rest=True)
-        # SystemExit is a decision of the program.
-        if replica.elastic or not isinstance(error, Exception) or not reject_checkpoint():
+        sharded_uploads.finish(seconds_to_finish(1))
+        # SystemExit is a decision of the program. A trainer's rows that cannot be read are no fault of the checkpoint.
+        is_of_rows = program.kind == "trainer" and isinstance(error, StorageError)
+        if replica.elastic or is_of_rows or not isinstance(error, Exception) or not reject_checkpoint():
             raise
         traceback.print_exc()
         return CHECKPOINT_REJECTED
@@ -191,28 +213,13 @@ def _run_program(replica: ThisReplica, folders: Mapping[str, Path], reject_check
 
 
 def _save(job: JobDescription, manifest: DatasetManifest, folders: Mapping[str, Path], awaits_evaluator: bool) -> None:
-    metrics = [{}, *read_epochs(folders["metrics_dir"] / TRAINING_METRICS)][-1]
-    epoch = metrics.get("epoch", 0)
+    file = folders["metrics_dir"] / TRAINING_METRICS
+    metrics, last = read_model_metrics(file), [{}, *read_epochs(file)][-1].get("epoch", 0)
     if "trainer" not in job.program:
-        metrics.pop("epoch", 0)  # Only built-in trainers are known to save the model of their last epoch.
+        metrics.pop("epoch", 0)  # Only of built-in trainers the epoch of the model is known.
     save_model(job, manifest, folders["model_dir"], metrics)
     if awaits_evaluator and job.validation_uri:
-        await_evaluator(open_store(job.metrics_uri, retry_seconds=SYNC_RETRY_SECONDS), epoch)
-
-
-def _reject_checkpoint(store: Store, restored: str) -> bool:
-    """Record that the program failed right after it had restored a checkpoint, if there is one before it.
-
-    "Right after" means that it has stored none since.
-    """
-    following = reject_checkpoint(store, restored) if restored else ""
-    if following:
-        print(
-            f"the program failed after it had restored checkpoint {restored} and before it stored another one; "
-            f"the next start gets checkpoint {following}",
-            flush=True,
-        )
-    return bool(following)
+        await_evaluator(open_store(job.metrics_uri, retry_seconds=SYNC_RETRY_SECONDS), last)
 
 
 def _start_samples(job: JobDescription, rank: Rank | None, elastic: bool) -> None:
@@ -241,13 +248,15 @@ def _enter_rank(rank: int) -> None:
 
 
 def fetch_data(
-    job: JobDescription, is_trainer: bool, reads: tuple[int, int] | None, folders: Mapping[str, Path]
+    job: JobDescription, program: Program, reads: tuple[int, int] | None, folders: Mapping[str, Path]
 ) -> DatasetManifest:
     """Create the folders of the program, and download its part of the training rows.
 
+    A built-in trainer gets the manifest alone, because it reads its rows from the store.
+
     Args:
         job: The job.
-        is_trainer: Whether a built-in trainer reads them.
+        program: The program that reads them.
         reads: Index of the part, and number of parts; None for no rows.
         folders: The folders by name.
 
@@ -258,12 +267,13 @@ def fetch_data(
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
     manifest, train = fetch_manifest(job.train_uri, STORE_SECONDS), folders["train_dir"]
+    if program.kind == "trainer" or program.rows == "stream":
+        streamed = replace(manifest, shards_uri=manifest.shards_uri or job.train_uri)
+        write_part(train, streamed, *(reads or (0, 0)))
+        return manifest
     parts = parts_of_rank(manifest, *reads) if reads else ()
-    fetch_shards(job.train_uri, train, parts, STORE_SECONDS, partial(observed, "training data"))
-    if not is_trainer:
-        keep_rows(train, manifest, parts)
-    elif job.parameter_servers and reads:
-        write_records(train, manifest, parts, class_weights=job.parameters.get("class_weights", "none"))
+    local = fetch_shards(job.train_uri, train, parts, STORE_SECONDS, partial(observed, "training data"))
+    keep_rows(train, local, parts)
     return manifest
 
 
@@ -274,10 +284,20 @@ def _serve(replica: ThisReplica) -> NoReturn:
     # A job continues without one of its workers. But the deletion of a job ends all of its replicas at the same time,
     # and the chief cannot finish its step without any worker.
     begin(replica.job, replica.name, replica.leads, is_needed=replica.role == "ps")
+    if replica.program.kind == "trainer" and replica.role == "worker":
+        serve_rows(str(Path("train_dir").absolute()), _end_after)
     task = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     print(f"{replica.name} serves", flush=True)
     tf.distribute.Server(task.cluster_spec(), task.task_type, task.task_id, "grpc").join()
     raise SystemExit("the TensorFlow server ended by itself")
+
+
+def _end_after(error: Exception) -> NoReturn:
+    """End this process after an error that `main` has not seen, as `main` would."""
+    if isinstance(error, StorageError) and not isinstance(error, KeyNotFound | ChecksumMismatch):
+        end(exit_code(error))
+    traceback.print_exception(error)
+    end(1)
 
 
 def _run(program: Program, folders: Mapping[str, str], job: JobDescription) -> int:
@@ -286,6 +306,8 @@ def _run(program: Program, folders: Mapping[str, str], job: JobDescription) -> i
     try:
         paths = {name: folders[name] for name in program.folders}
         load_function(program)(**paths, **function_arguments(program, job.parameters))
+    except EndedEarly:
+        return PREEMPTED
     except SystemExit as error:  # A program may end with sys.exit().
         if error.code in _STORE_CODES:
             return _code_of_program(int(error.code))

@@ -1,4 +1,4 @@
-"""Records the metrics of epochs: in a file, which is stored at once, in a line, and for Kubeflow Trainer."""
+"""Records the metrics of epochs: in a file, which is stored in the background, in a line, and for Kubeflow Trainer."""
 
 import json
 import math
@@ -7,9 +7,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import SupportsFloat
 
-from kfp_distributed.trainers.runtime.folder_uploads import flush
+from kfp_distributed.storage.files import unfinished_file
+from kfp_distributed.trainers.runtime.folder_uploads import commit
 from kfp_distributed.trainers.runtime.progress import Progress
 from kfp_distributed.trainers.runtime.status_server import report_progress
+
+_MODEL_EPOCH = "model_epoch"
+"""Key of the epoch of the model in a metrics file."""
 
 
 def read_epochs(file: Path) -> list[dict[str, float]]:
@@ -22,8 +26,39 @@ def read_epochs(file: Path) -> list[dict[str, float]]:
         return []
 
 
+def mark_model_epoch(file: Path, epoch: int | None) -> None:
+    """Record in a metrics file of which epoch the model is.
+
+    Args:
+        file: Metrics file. If it is missing, nothing is recorded.
+        epoch: Number of the epoch, from 1; None for the last one.
+    """
+    if not file.exists():
+        return
+    content = {name: value for name, value in json.loads(file.read_text()).items() if name != _MODEL_EPOCH}
+    with unfinished_file(file) as stream:
+        stream.write(json.dumps(content if epoch is None else {**content, _MODEL_EPOCH: epoch}).encode())
+
+
+def read_model_metrics(file: Path) -> dict[str, float]:
+    """Return the metrics of the epoch of the model: the one that `mark_model_epoch` has recorded, or the last one.
+
+    The result is {} if the file has no epochs.
+    """
+    epochs = read_epochs(file)
+    if not epochs:
+        return {}
+    epoch = json.loads(file.read_text()).get(_MODEL_EPOCH, epochs[-1]["epoch"])
+    return next((entry for entry in epochs if entry["epoch"] == epoch), {"epoch": epoch})
+
+
 def record_epoch(file: Path, replica: str, epoch: int, epochs: int, metrics: Mapping[str, SupportsFloat]) -> None:
     """Record the end of an epoch: in the metrics file, in object storage, and with a progress line.
+
+    The metrics and the checkpoint in checkpoint_dir are stored in the background, so call it after the checkpoint of
+    the epoch is written. It takes a snapshot of both on the local disk and returns, whether or not the object store
+    answers. Large checkpoints are linked, so write a new file and rename it. If a program rewrites its file in place,
+    it is copied, which takes longer. `flush` waits until all is stored.
 
     Where Kubeflow Trainer has a status server, the leader also posts the progress to it, in another thread.
 
@@ -51,8 +86,9 @@ def record_epoch(file: Path, replica: str, epoch: int, epochs: int, metrics: Map
             "or set a smaller learning rate",
             flush=True,
         )
-    file.write_text(json.dumps({"replica": replica, "epochs": [*past, {"epoch": epoch, **values}]}))
-    flush()
+    with unfinished_file(file) as stream:
+        stream.write(json.dumps({"replica": replica, "epochs": [*past, {"epoch": epoch, **values}]}).encode())
+    commit()
     print(format_progress(epoch, epochs, values), flush=True)
     report_progress(Progress(epoch, epochs, values))
 

@@ -1,4 +1,4 @@
-"""Converts Parquet shards into fixed-length records in a local file, which training steps read."""
+"""Divides epochs into steps, and reads what the manifest of a dataset says about its rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,26 +17,12 @@ from numpy.typing import NDArray
 from kfp_distributed.storage.dataset import (
     DATASET_MANIFEST,
     DatasetManifest,
-    Label,
     Shard,
     ShardPart,
     mean_and_std,
-    read_batches,
-    width,
 )
 from kfp_distributed.storage.files import sha256_of
 from kfp_distributed.trainers.program import check_batch
-from kfp_distributed.trainers.runtime.target import scale_labels, weights_of_classes
-
-if TYPE_CHECKING:
-    import tensorflow as tf
-
-RECORDS = "train.records"
-"""The record file, in the working directory. The path is relative, because under ParameterServerStrategy the chief
-builds the input pipeline, but each worker opens the file in its own working directory."""
-
-# Limits of the shuffle buffer: the memory of a small trainer, and TensorFlow's 24 bytes for each slot.
-_SHUFFLE_BYTES, _SHUFFLE_RECORDS = 64 * 2**20, 100_000
 
 
 def read_manifest(folder: str) -> DatasetManifest:
@@ -159,92 +145,6 @@ def steps_of_epoch(rows: int, batch_size: int, ranks: int, rank: int) -> list[St
         Step(slice((start + ranks - 1 - turn) // ranks, (stop + ranks - 1 - turn) // ranks), stop - start)
         for start, stop in pairwise(ends)
     ]
-
-
-def write_records(
-    folder: Path,
-    manifest: DatasetManifest,
-    parts: Sequence[ShardPart],
-    records: int = 1,
-    class_weights: str = "none",
-) -> None:
-    """Write rows into RECORDS as records of width + 2 float32: the inputs, the label, the weight.
-
-    The label is the index of the class, or the number to predict after `scale_labels`. The weight of a row is more than
-    0: that of its class, or 1.
-
-    Args:
-        folder: Folder of the shards.
-        manifest: Manifest of the complete dataset.
-        parts: Rows to write.
-        records: Number of records. Zeros, whose weight is 0, fill the file up to it. Default: 1, because an empty file
-            cannot be mapped.
-        class_weights: See `weights_of_classes`. Default: "none".
-    """
-    size, of_classes = (width(manifest) + 2) * 4, weights_of_classes(manifest, class_weights)
-    with Path(RECORDS).open("wb") as stream:
-        for inputs, labels in read_batches(folder, manifest, parts):
-            weights = of_classes[labels] if len(of_classes) else np.ones(len(labels))
-            rows = np.column_stack([inputs, scale_labels(labels, manifest.label), weights])
-            stream.write(rows.astype("<f4").tobytes())
-        stream.truncate(max(stream.tell(), records * size))
-
-
-def map_records(manifest: DatasetManifest) -> NDArray[np.float32]:
-    """Return RECORDS as a memory-mapped array [records, width + 2]."""
-    return np.memmap(RECORDS, "<f4", "r").reshape(-1, width(manifest) + 2)
-
-
-def read_records(
-    manifest: DatasetManifest,
-    batch: int,
-    seed: int,
-    epoch: int = 0,
-    skipped: int = 0,
-    written: Label | None = None,
-) -> tf.data.Dataset:
-    """Return an endless tf.data.Dataset of inputs [batch, width], labels [batch] and weights [batch] from RECORDS.
-
-    Each epoch shuffles the records with a buffer of at most 64 MB and 100,000 records. The order depends on the seed
-    and the number of the epoch alone, so that a resumed training sees the rows that it would have seen.
-
-    Args:
-        manifest: Manifest of the dataset.
-        batch: Rows of a batch.
-        seed: Seed of the order of the rows.
-        epoch: Number of the first epoch, from 0. Default: 0.
-        skipped: Number of records of this epoch to leave out at its beginning. Default: 0.
-        written: Label with whose mean and deviation the numbers to predict were written. They are scaled with those of
-            the manifest's label. Default: None, the same.
-    """
-    import tensorflow as tf
-
-    columns, label = width(manifest), manifest.label
-    written = written or label
-    factor, offset = written.std / label.std, (written.mean - label.mean) / label.std
-
-    def split(records: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        values = tf.ensure_shape(tf.io.decode_raw(records, tf.float32), [None, columns + 2])
-        return values[:, :columns], values[:, columns] * factor + offset, values[:, columns + 1]
-
-    size = (columns + 2) * 4
-    buffer = max(1, min(_SHUFFLE_RECORDS, _SHUFFLE_BYTES // size))
-
-    def shuffle(number: tf.Tensor) -> tf.data.Dataset:
-        # Sets the seed of this function's graph, which TensorFlow combines with that of the shuffle. By default it is
-        # that of the process, and a tensor as seed of the shuffle cannot be combined with 0.
-        tf.compat.v1.set_random_seed(1)
-        # A prime number, so that neighbouring seeds and epochs do not share orders.
-        seed_of_epoch = number + seed * 1_000_003 % 2**31
-        return tf.data.FixedLengthRecordDataset(RECORDS, size).shuffle(buffer, seed_of_epoch, False)
-
-    records = tf.data.Dataset.range(epoch, 2**62).flat_map(shuffle).skip(skipped)
-    options = tf.data.Options()
-    # Autotuning does not speed up such a short pipeline, and its thread may take seconds to end (see
-    # tensorflow_internals.py).
-    options.autotune.enabled = False
-    options.threading.private_threadpool_size = 2
-    return records.batch(batch, drop_remainder=True).map(split).prefetch(2).with_options(options)
 
 
 def keep_rows(folder: Path, manifest: DatasetManifest, parts: Sequence[ShardPart]) -> None:

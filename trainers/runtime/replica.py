@@ -56,6 +56,21 @@ class ThisReplica:
         return (0, 1) if self.elastic else part_of(self.name, self.job, self.rank) or every_row
 
     @property
+    def scores(self) -> tuple[int, int] | None:
+        """Index of the part of the validation rows to download, and number of parts; None for no rows.
+
+        The ranks of a PyTorch trainer score a part each. With a Keras trainer the leader, or else the evaluator, scores
+        all rows. A function gets all rows if it has a parameter for their folder, and a command always.
+        """
+        if "validation_dir" not in self.program.folders:
+            return None
+        if self.program.kind == "trainer" and not self.elastic:
+            if self.program.name.startswith("torch_"):
+                return self.reads
+            return (0, 1) if self.leads or self.role == "evaluator" else None
+        return 0, 1
+
+    @property
     def is_needed(self) -> bool:
         """Whether the job cannot continue without this replica, as far as is known.
 

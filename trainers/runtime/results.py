@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Container, Mapping, Set
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,11 @@ from kfp_distributed.trainers.runtime.job_description import (
     JobDescription,
 )
 from kfp_distributed.trainers.runtime.sampling import count_bytes
+from kfp_distributed.trainers.runtime.snapshots import Snapshot, leave_out
 from kfp_distributed.trainers.runtime.unless_trained import STORE_SECONDS
 
 SYNC_RETRY_SECONDS = 5.0
-"""Seconds to retry sending checkpoints and metrics. They are sent again later anyway, so training does not wait."""
+"""Seconds to retry sending checkpoints and metrics. After that, newer ones are sent, or they are sent again."""
 
 _INCOMING = ".incoming"
 """Folder below model_uri for the files of a model that replaces another one."""
@@ -50,7 +52,7 @@ def keep_results(job: JobDescription, leads: bool, evaluates: bool, folders: Map
     if leads or evaluates:
         folder_uploads.keep(
             folders["metrics_dir"],
-            lambda _: metrics.upload_folder(folders["metrics_dir"], on_unsupported=folder_uploads.leave_out),
+            lambda snapshot, _: metrics.upload_folder(snapshot.folder, on_unsupported=leave_out),
         )
     if leads:
         folder, logs = folders["checkpoint_dir"], folders["tensorboard_dir"]
@@ -59,12 +61,16 @@ def keep_results(job: JobDescription, leads: bool, evaluates: bool, folders: Map
         def is_complete(files: Set[Path], changed: Set[Path]) -> bool:
             return is_marked(files, changed, renamed) and not is_written(folder)
 
-        folder_uploads.keep(
-            folder,
-            lambda state: save_checkpoint(checkpoints, folder, state.check, state.in_use, state.guessed),
-            is_complete=is_complete,
-        )
-        folder_uploads.keep(logs, lambda state: _send_logs(metrics, logs, state.changed), grows=True)
+        folder_uploads.keep(folder, partial(_send_checkpoint, checkpoints), is_complete=is_complete)
+        folder_uploads.keep(logs, lambda _, changed: _send_logs(metrics, logs, changed), grows=True)
+
+
+def _send_checkpoint(store: Store, snapshot: Snapshot, _: Container[Path]) -> None:
+    def on_bytes(count: int) -> None:
+        snapshot.continue_upload()
+        count_bytes(count)
+
+    save_checkpoint(store, snapshot.folder, snapshot.check, snapshot.guessed, on_bytes)
 
 
 def record_training_data(job: JobDescription, manifest: DatasetManifest) -> list[Mapping[str, Any]]:
@@ -78,7 +84,7 @@ def record_training_data(job: JobDescription, manifest: DatasetManifest) -> list
 
 
 def _send_logs(store: Store, folder: Path, changed: Container[Path]) -> None:
-    for path in storable_files(folder, folder_uploads.leave_out):
+    for path in storable_files(folder, leave_out):
         if folder / path in changed:
             store.upload(folder / path, f"{TENSORBOARD}/{path}")
 

@@ -4,7 +4,17 @@ TensorFlow names as public what is in `tf` and in https://www.tensorflow.org/api
 tests/trainers/test_tensorflow_internals.py fails when a use is no longer needed.
 """
 
+from __future__ import annotations
+
 import ctypes
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+_TOKEN = "pyfunc_0"
+"""Name that TensorFlow gives to the first Python function that a process registers."""
 
 
 def never_destroy(iterator: object) -> None:
@@ -40,3 +50,47 @@ def leave_keras_unconverted() -> None:
     from tensorflow.python.autograph.core import config
 
     config.CONVERSION_RULES = (config.DoNotConvert("tf_keras"), *config.CONVERSION_RULES)
+
+
+def register_function(function: Callable[..., object], inputs: Sequence[tf.DType], outputs: Sequence[tf.DType]) -> None:
+    """Register a function of this process that graphs of another process call, see `call_where_it_runs`.
+
+    `tf.numpy_function` promises that a function is called in the process of the `tf.distribute.Server` that runs the
+    operation. So an operation that another process has built finds the function by its name, which is not promised:
+    FuncRegistry counts the functions of a process,
+    https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/python/ops/script_ops.py. `from_generator` and
+    `tf.numpy_function` use names of the process that builds the graph. Needed by TensorFlow 2.21.
+
+    Args:
+        function: The function. It gets arrays and scalars of NumPy, and bytes.
+        inputs: Types of its arguments.
+        outputs: Types of its results.
+
+    Raises:
+        RuntimeError: This process has registered another function before.
+    """
+    import tensorflow as tf
+
+    graph = tf.Graph()
+    with graph.as_default():
+        results = tf.numpy_function(function, [tf.compat.v1.placeholder(kind) for kind in inputs], list(outputs))
+    if (token := results[0].op.get_attr("token").decode()) != _TOKEN:
+        raise RuntimeError(f"TensorFlow has named a function {token!r}, but other processes call {_TOKEN!r}")
+    _registered.append(graph)
+
+
+_registered: list[object] = []
+"""Graphs to which functions belong: TensorFlow forgets a function with its graph."""
+
+
+def call_where_it_runs(arguments: Sequence[tf.Tensor], outputs: Sequence[tf.DType]) -> list[tf.Tensor]:
+    """Return the results of the function that the process that runs the operation has registered.
+
+    Args:
+        arguments: Arguments of the function.
+        outputs: Types of its results.
+    """
+    import tensorflow as tf
+
+    results: list[tf.Tensor] = tf.raw_ops.PyFunc(input=list(arguments), token=_TOKEN, Tout=list(outputs))
+    return results

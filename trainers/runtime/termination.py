@@ -70,6 +70,17 @@ def is_ending() -> bool:
     return any(state.is_ending() for state in _current)
 
 
+def end_with_leader() -> None:
+    """Note that this replica ends because the leader does, so that it is restarted like the leader."""
+    for state in _current:
+        state.was_told = True
+
+
+def seconds_left() -> float:
+    """Return the rest of the grace period in seconds; 0 if it is over, or if no replica must end."""
+    return max(0.0, *(state.seconds_left() for state in _current), 0.0)
+
+
 def await_leader() -> None:
     """Return when this process can end after its SIGTERM. See `Termination`."""
     for state in _current:
@@ -97,6 +108,7 @@ class Termination:
         self._job, self._replica, self._leads, self._is_needed = job, replica, leads, is_needed
         self._is_ending, self._has_left = threading.Event(), threading.Event()
         self._looking: threading.Thread | None = None
+        self._since = 0.0
 
     def is_ending(self) -> bool:
         """Return whether the leader should save a checkpoint and end now. False in other replicas.
@@ -111,13 +123,22 @@ class Termination:
         self.was_told = self.was_told or self._is_ending.is_set()
         return self.was_told
 
+    def seconds_left(self) -> float:
+        """Return the rest of the grace period, which begins when this process learns that a replica must end."""
+        return self._since + grace_seconds() - time.monotonic()
+
+    def _note_end(self) -> None:
+        if not self._is_ending.is_set():
+            self._since = time.monotonic()
+            self._is_ending.set()
+
     def await_leader(self) -> None:
         """Return when this replica can end after its SIGTERM: the leader has ended, or the time is over.
 
         The leader itself ends in another thread, so for it this returns only when the time is over.
         """
         until = time.monotonic() + grace_seconds()
-        self._is_ending.set()
+        self._note_end()
         if self._leads:
             if self._looking:
                 time.sleep(grace_seconds())
@@ -158,6 +179,6 @@ class Termination:
                     names = ", ".join(key.removeprefix(_FOLDER) for key in notices)
                     if not self._is_ending.is_set():
                         print(f"{names} must end soon: this replica saves a checkpoint and ends", flush=True)
-                    self._is_ending.set()
+                    self._note_end()
             if self._has_left.wait(LOOK_SECONDS):
                 return

@@ -1,0 +1,24 @@
+"""Turns the errors of a model's library into errors of one line (pure)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# TensorFlow's errors may contain a complete graph. Their first two or three lines name the cause.
+_REASON_LENGTH = 300
+LOAD_ADVICE = "save it with the library versions of this step, without custom classes and operations"
+RUN_ADVICE = "save it with a signature that takes the rows in the form of the dataset"
+
+
+@contextmanager
+def model_errors(action: str, advice: str) -> Iterator[None]:
+    """Turn every exception of a model's library into a ValueError of one line.
+
+    Args:
+        action: What failed, the beginning of the message.
+        advice: What to do.
+    """
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split())[:_REASON_LENGTH]
+        raise ValueError(f"{action}: {advice} ({type(error).__name__}: {reason})") from error

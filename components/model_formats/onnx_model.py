@@ -1,0 +1,49 @@
+"""ONNX models, run by ONNX Runtime on the CPU."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from kfp_distributed.components.model_formats.model_errors import LOAD_ADVICE, RUN_ADVICE, model_errors
+from kfp_distributed.components.model_formats.model_signature import Signature, TensorSpec
+
+# The other types have the names of numpy: tensor(int64), tensor(string).
+_DTYPES = {"float": "float32", "double": "float64"}
+
+
+class OnnxModel:
+    """The model of a folder with model.onnx.
+
+    Attributes:
+        signature: Inputs and outputs of the graph.
+
+    Raises:
+        ValueError: The model cannot be loaded.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        import onnxruntime
+
+        file = folder / "model.onnx"
+        with model_errors(f"{file} cannot be loaded", LOAD_ADVICE):
+            self._session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+        self.signature = Signature(_specs(self._session.get_inputs()), _specs(self._session.get_outputs()))
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        """Return all outputs by name, see `Model`."""
+        names = list(self.signature.outputs)
+        with model_errors("the model failed", RUN_ADVICE):
+            return dict(zip(names, self._session.run(names, dict(inputs)), strict=True))
+
+
+def _specs(nodes: Sequence[Any]) -> dict[str, TensorSpec]:
+    return {node.name: _spec(node.name, node.type, node.shape) for node in nodes}
+
+
+def _spec(name: str, kind: str, shape: Sequence[int | str | None]) -> TensorSpec:
+    dtype = kind.removeprefix("tensor(").removesuffix(")")
+    # A dimension that is not fixed has a name instead of a size.
+    sizes = tuple(size if isinstance(size, int) else None for size in shape)
+    return TensorSpec(name, _DTYPES.get(dtype, dtype), sizes)

@@ -1,0 +1,43 @@
+"""Hides the remarks that TensorFlow logs while it is imported."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from kfp_distributed.components.startup_remarks import STARTUP_REMARK
+
+_FILTER = f"""
+import re, sys
+remark = re.compile(b{STARTUP_REMARK!r})
+for line in sys.stdin.buffer:
+    if not remark.search(line):
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+"""
+"""Program of a separate process, so that the last lines of a library that aborts are still logged. Replicas do not use
+it: a replica is process 1 of its container, and the filter would end with it. The train step filters their logs."""
+
+_FILTER_SECONDS = 5
+"""Seconds to wait for the last lines of the filter."""
+
+
+@contextmanager
+def quiet_tensorflow() -> Iterator[None]:
+    """Filter the remarks of TensorFlow, which is imported inside the block; TF_CPP_MIN_LOG_LEVEL=0 keeps them."""
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
+        yield
+        return
+    stderr = os.dup(2)
+    log_filter = subprocess.Popen([sys.executable, "-IS", "-c", _FILTER], stdin=subprocess.PIPE, stdout=stderr)
+    assert log_filter.stdin
+    os.dup2(log_filter.stdin.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        log_filter.stdin.close()
+        with suppress(subprocess.TimeoutExpired):  # A child process of the import may keep the pipe open.
+            log_filter.wait(_FILTER_SECONDS)
