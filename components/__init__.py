@@ -1,7 +1,7 @@
-"""The steps of a pipeline: `prepare_data`, `train`, `evaluate`, `export_model` and `fingerprint_source`.
+"""The steps of a pipeline: `prepare_data`, `train`, `evaluate`, `export_model`, `fingerprint_source` and `predict`.
 
 The environment variables of `Delivery.from_environment` configure how the steps find this library. `steps(delivery)`
-returns the same five steps for another delivery. `SingleJob`, `TensorFlow`, `Mpi` and `PyTorch` make the
+returns the same six steps for another delivery. `SingleJob`, `TensorFlow`, `Mpi` and `PyTorch` make the
 `distribution_specification` of `train`.
 """
 
@@ -29,6 +29,7 @@ if os.environ.get("_KFP_RUNTIME") != "true":
         "evaluate",
         "export_model",
         "fingerprint_source",
+        "predict",
         "prepare_data",
         "steps",
         "train",
@@ -40,9 +41,10 @@ if os.environ.get("_KFP_RUNTIME") != "true":
     evaluate: Any
     export_model: Any
     fingerprint_source: Any
+    predict: Any
 
     class _Package(ModuleType):
-        """This package, which makes the five components when one of them is first used.
+        """This package, which makes the six components when one of them is first used.
 
         A component has the name of the subpackage of its step, and stands for it: see `StepComponent`.
         """

@@ -8,10 +8,10 @@ from kfp_distributed.library.address_secrets import mask_secrets
 from kfp_distributed.trainers.requirements import checked_image
 
 IMAGE_VARIABLE = "KFP_DISTRIBUTED_IMAGE"
-"""Environment variable with the image of the steps, and of `evaluate` unless its own is set."""
+"""Environment variable with the image of the steps, and of `evaluate` and `predict` unless its own is set."""
 
 EVALUATE_IMAGE_VARIABLE = "KFP_DISTRIBUTED_EVALUATE_IMAGE"
-"""Environment variable with the image of `evaluate`."""
+"""Environment variable with the image of `evaluate` and `predict`, which run models."""
 
 PACKAGE_VARIABLE = "KFP_DISTRIBUTED_PACKAGE"
 """Environment variable with a pip requirement or URL."""
@@ -28,8 +28,8 @@ class Delivery:
     ConfigMap that `kfp-distributed install` creates in the namespace.
 
     Attributes:
-        steps_image: Container image of all steps but `evaluate`; "" for a stock Python image.
-        evaluate_image: Container image of `evaluate`; "" for a stock Python image.
+        steps_image: Container image of the other steps; "" for a stock Python image.
+        evaluate_image: Container image of `evaluate` and `predict`; "" for a stock Python image.
         requirement: Requirement or URL of the library for pip; "" where pip does not install it.
     """
 
@@ -47,8 +47,8 @@ class Delivery:
         """The library and all packages are in images, so that nothing is installed at the start of a step.
 
         Args:
-            steps: Image of all steps but `evaluate`.
-            evaluate: Image of `evaluate`, which needs TensorFlow; by default `steps`.
+            steps: Image of the steps that run no model.
+            evaluate: Image of `evaluate` and `predict`, which need TensorFlow; by default `steps`.
 
         Raises:
             ValueError: A name is empty, or not that of an image.

@@ -45,6 +45,22 @@ class Moments:
         values -= self._first[:, None]
         count, mean, squares = _count_mean_squares(values)
         self.missing += values.shape[1] - count
+        self._join(count, mean, squares)
+
+    def merge(self, other: "Moments") -> None:
+        """Add the numbers of other statistics, which are not changed. The result depends on the order of the merges.
+
+        Args:
+            other: Statistics of as many features.
+        """
+        self.low, self.high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
+        self._first = np.where(np.isnan(self._first), other._first, self._first)
+        shift = np.where(other.count > 0, other._first - self._first, 0.0)
+        self.missing += other.missing
+        self._join(other.count, other._mean + shift, other.squares)
+
+    def _join(self, count: NDArray[np.int64], mean: NDArray[np.float64], squares: NDArray[np.float64]) -> None:
+        """Add the mean and the squared deviations of numbers, as differences from the first number."""
         self.count += count
         share, difference = count / np.maximum(self.count, 1), mean - self._mean
         self.squares += squares + difference**2 * count * (1 - share)

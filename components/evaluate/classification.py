@@ -19,7 +19,8 @@ from kfp_distributed.components.evaluate.scores import (
     shown_error,
 )
 from kfp_distributed.components.evaluate.spool import ScoreSpool
-from kfp_distributed.storage.dataset import DatasetManifest, read_batches
+from kfp_distributed.storage.dataset import DatasetManifest
+from kfp_distributed.storage.shards import read_stored_batches
 
 _MISTAKES = 12
 # KFP stores every point as metadata in its database.
@@ -35,7 +36,7 @@ def score_rows(classifier: ModelFunction, dataset: Path, manifest: DatasetManife
 
     Args:
         classifier: The classifier.
-        dataset: Folder of the shards.
+        dataset: Folder of the dataset.json.
         manifest: Manifest of the dataset.
 
     Raises:
@@ -46,7 +47,7 @@ def score_rows(classifier: ModelFunction, dataset: Path, manifest: DatasetManife
     spool, calibration, mistakes = ScoreSpool(len(classes)), Calibration(), WorstMistakes(_MISTAKES)
     non_finite = NonFiniteOutputs(manifest.columns)
     loss, first_row = 0.0, 0
-    for features, labels in read_batches(dataset, manifest):
+    for features, labels in read_stored_batches(dataset, manifest):
         begin, first_row = first_row, first_row + len(labels)
         outputs = output_matrix(classifier(features), len(labels), len(classes))
         is_finite = non_finite.add(outputs, features, begin)

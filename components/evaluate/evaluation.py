@@ -13,7 +13,7 @@ from kfp_distributed.components.evaluate.threshold import Threshold, Verdict
 from kfp_distributed.components.evaluate.weights import check_weights
 from kfp_distributed.reports.page import render_page
 from kfp_distributed.storage.alignment import align
-from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, input_shape
+from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, width
 from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import ModelManifest, verify_model_folder
 from kfp_distributed.storage.provenance import find_contamination
@@ -33,7 +33,7 @@ def run_evaluation(
 
     Args:
         model: Folder of the model and its model.json.
-        dataset: Folder of the dataset.json and its shards.
+        dataset: Folder of the dataset.json. The shards are in it or in the store that it names.
         metrics: Output artifact for the metrics.
         classification_metrics: Output artifact for the confusion matrix and the ROC curve of a classifier.
         report: Path of the HTML report.
@@ -80,7 +80,7 @@ def score_model(
 
     Args:
         model: Folder of the model and its model.json.
-        dataset: Folder of the shards.
+        dataset: Folder of the dataset.json.
         manifest: Manifest of the dataset, as `read_dataset` returns it.
         allow_training_rows: Whether to score rows that trained the model.
 
@@ -96,8 +96,9 @@ def score_model(
     warning = check_new_rows(manifest, trained, allow_training_rows)
     if warning:
         print(f"warning: {warning}", flush=True)
+    width(manifest)  # Refuses columns without a form as numbers, before a model is loaded.
     is_regression = manifest.label.task == "regression"
-    function = load_model_function(model, input_shape(manifest), "prediction" if is_regression else "probabilities")
+    function = load_model_function(model, manifest.columns, "prediction" if is_regression else "probabilities")
     check_weights(model)
     if is_regression:
         numbers = regression.score_rows(function, dataset, manifest)
@@ -107,7 +108,7 @@ def score_model(
 
 
 def read_dataset(folder: Path) -> DatasetManifest:
-    """Read a dataset's manifest and check the shards against it.
+    """Read a dataset's manifest, and check the shards against it if they are in the same folder.
 
     Raises:
         FileNotFoundError: There is no manifest.
@@ -124,6 +125,8 @@ def read_dataset(folder: Path) -> DatasetManifest:
         )
     if not manifest.rows:
         raise ValueError(f"split {manifest.split!r} has no rows: raise its fraction in prepare_data.")
+    if manifest.shards_uri:  # Each is compared when it is downloaded.
+        return manifest
     files = {(entry.path, entry.sha256) for entry in describe_folder(folder)}
     damaged = [shard.path for shard in manifest.shards if (shard.path, shard.sha256) not in files]
     if damaged:

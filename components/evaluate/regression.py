@@ -15,7 +15,8 @@ from kfp_distributed.components.evaluate.regression_scores import (
     output_vector,
 )
 from kfp_distributed.components.moments import Moments
-from kfp_distributed.storage.dataset import DatasetManifest, read_batches
+from kfp_distributed.storage.dataset import DatasetManifest
+from kfp_distributed.storage.shards import read_stored_batches
 
 _LARGEST_ERRORS = 12
 
@@ -27,7 +28,7 @@ def score_rows(function: ModelFunction, dataset: Path, manifest: DatasetManifest
 
     Args:
         function: The model.
-        dataset: Folder of the shards.
+        dataset: Folder of the dataset.json.
         manifest: Manifest of the dataset.
 
     Raises:
@@ -38,7 +39,7 @@ def score_rows(function: ModelFunction, dataset: Path, manifest: DatasetManifest
         Moments(), ErrorSums(), ErrorSums(), manifest.label.mean, PairSample(), LargestErrors(_LARGEST_ERRORS)
     )
     non_finite, first_row = NonFiniteOutputs(manifest.columns), 0
-    for features, targets in read_batches(dataset, manifest):
+    for features, targets in read_stored_batches(dataset, manifest):
         begin, first_row = first_row, first_row + len(targets)
         predictions = output_vector(function(features), len(targets))
         non_finite.add(predictions[:, None], features, begin)

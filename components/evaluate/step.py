@@ -2,6 +2,7 @@
 
 from kfp_distributed.components.artifacts import Artifact, ClassificationMetricsArtifact, MetricsArtifact
 from kfp_distributed.components.evaluate.evaluation import run_evaluation
+from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import ModelIncomplete
 
 
@@ -26,5 +27,5 @@ def run_step(
         return run_evaluation(
             model.path, dataset.path, metrics, classification_metrics, report.path, metric, bound, allow_training_rows
         )
-    except (ValueError, OSError, ModelIncomplete) as error:
+    except (ValueError, OSError, StorageError, ModelIncomplete) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None

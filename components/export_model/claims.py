@@ -18,12 +18,12 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kfp_distributed.storage.errors import StorageError
-from kfp_distributed.storage.model import FORMATS
+from kfp_distributed.components.export_model.versions import is_unfinished
+from kfp_distributed.storage.errors import KeyNotFound, StorageError
 from kfp_distributed.storage.store import Store
 
 CLAIMS = ".exports"
@@ -44,12 +44,14 @@ class Claim:
         model_name: Name of the model.
         version: Number of the version.
         name: Name of the claim: its time in Unix seconds, and a unique part.
+        task: ID of the task that exports; "" if a second attempt of it cannot be told from another task.
         renewed_at: Unix seconds from which the lease counts.
     """
 
     model_name: str
     version: int
     name: str = field(default_factory=lambda: f"{int(time.time())}-{uuid.uuid4().hex}")
+    task: str = ""
     renewed_at: int = field(init=False)
     _renewing: threading.Lock = field(init=False, repr=False, compare=False, default_factory=threading.Lock)
 
@@ -70,6 +72,11 @@ class Claim:
     def folder(self) -> str:
         """Prefix of the claim and of the files that the export uploads before they become visible."""
         return f"{self.siblings}{self.name}/"
+
+    @property
+    def record(self) -> str:
+        """Key of the record that has the number of the version that the task exports."""
+        return task_record(self.model_name, self.task)
 
     def check_time(self) -> None:
         """Check that the export may still write.
@@ -98,11 +105,17 @@ class Claim:
                 self.renewed_at = now
 
 
+def task_record(model_name: str, task: str) -> str:
+    """Return the key of the object that has the number of the version that a task exports."""
+    return f"{CLAIMS}/{model_name}/tasks/{task}"
+
+
 @contextmanager
 def hold(store: Store, claim: Claim, source_run: str) -> Iterator[Literal["free", "claimed", "exists"]]:
     """Claim a number. At the end, delete the claim and the objects under the number unless they are a complete version.
 
-    The objects that a killed export left under the number are deleted too.
+    The objects that a killed export left under the number are deleted too. While the number is held, and after it
+    became a version, the record of the task has the number.
 
     Args:
         store: Store to export to.
@@ -113,52 +126,73 @@ def hold(store: Store, claim: Claim, source_run: str) -> Iterator[Literal["free"
         "free", "claimed" if another export has the number, or "exists" if there is a version with it.
     """
     state: Literal["free", "claimed", "exists"] = "claimed"
-    store.write(f"{claim.folder}claim", source_run.encode())
+    store.write(f"{claim.folder}claim", f"{source_run}\n{claim.task}".strip().encode())
     try:
-        others = [key for key in keys_below(store, claim.siblings) if not key.startswith(claim.folder)]
-        if all(age > LEASE_SECONDS for age in _claim_ages(others).values()):
+        others = {prefix: age for prefix, age in _claim_ages(store, claim.siblings).items() if prefix != claim.folder}
+        if all(age > LEASE_SECONDS for age in others.values()):
             # Look for a version after the claims: an export that has just finished has deleted its claim.
-            is_used = _clear(store, claim) if others else bool(keys_below(store, claim.target))
-            store.delete(others)
+            is_used = _clear(store, claim, others) if others else bool(store.children(claim.target.rstrip("/")))
+            for prefix in others:
+                store.delete(_keys_below(store, prefix))
             state = "exists" if is_used else "free"
+        if state == "free" and claim.task:
+            store.write(claim.record, str(claim.version).encode())
         yield state
     finally:
         try:
             if state == "free":
                 claim.check_time()  # Without the lease, the objects may belong to another export.
-                _clear(store, claim)
-            store.delete(keys_below(store, claim.folder))
+                _clear(store, claim, [claim.folder])
+            store.delete(_keys_below(store, claim.folder))
         except StorageError as error:
             print(f"{claim.folder} stays until a later export of {claim.model_name} deletes it: {error}", flush=True)
 
 
 def clear_dead(store: Store, model_name: str) -> None:
     """Delete the claims that killed exports of a model left, and their files that did not become a version."""
-    keys = keys_below(store, f"{CLAIMS}/{model_name}/")
-    dead = [prefix for prefix, age in _claim_ages(keys).items() if age > LEASE_SECONDS]
-    for version in {int(prefix.split("/")[2]) for prefix in dead}:
-        with hold(store, Claim(model_name, version), "deletes the files of a killed export"):
-            pass
+    for folder in store.children(f"{CLAIMS}/{model_name}"):
+        if not re.fullmatch("[1-9][0-9]*/", folder):
+            continue
+        claim = Claim(model_name, int(folder[:-1]))
+        if any(age > LEASE_SECONDS for age in _claim_ages(store, claim.siblings).values()):
+            with hold(store, claim, "deletes the files of a killed export"):
+                pass
 
 
-def _claim_ages(keys: Iterable[str]) -> dict[str, float]:
-    """Return the seconds since the latest renewal of each claim, by prefix; 0 for a key that belongs to no claim."""
-    now, newest = time.time(), dict[str, float]()
-    for key in keys:
-        match = re.match(r"([^/]+/[^/]+/[0-9]+/([0-9]+)-[^/]*/)(?:renewed/([0-9]+)$)?", key)
-        prefix, made, renewed = match.groups() if match else (key, now, None)
-        newest[prefix] = max(newest.get(prefix, 0.0), float(renewed or made))
-    return {prefix: now - seconds for prefix, seconds in newest.items()}
+def _claim_ages(store: Store, siblings: str) -> dict[str, float]:
+    """Return the seconds since the latest renewal of each claim to a number, by prefix; 0 for what is not a claim."""
+    ages = {}
+    for name in store.children(siblings.rstrip("/")):
+        match = re.fullmatch("([0-9]+)-.*/", name)
+        age = time.time() - int(match[1]) if match else 0.0
+        if age > LEASE_SECONDS:  # Otherwise it lives without renewals.
+            renewals = [int(moment) for moment in store.children(f"{siblings}{name}renewed") if moment.isdecimal()]
+            age = time.time() - max((int(match[1]) if match else 0, *renewals))
+        ages[siblings + name] = age
+    return ages
 
 
-def _clear(store: Store, claim: Claim) -> bool:
-    """Delete the objects under a number unless they are a complete version; return whether they are."""
-    is_complete = any(store.exists(claim.target + file) for file in FORMATS)
-    if not is_complete:
-        store.delete(keys_below(store, claim.target))
-    return is_complete
+def _clear(store: Store, claim: Claim, claims: Iterable[str]) -> bool:
+    """Delete the objects under a number if a failed export left them; return whether they are a version instead.
+
+    Args:
+        store: Store to export to.
+        claim: A claim to the number.
+        claims: Prefixes of the claims whose exports have ended.
+    """
+    if not is_unfinished(store, claim.target):
+        return True
+    store.delete(_keys_below(store, claim.target))
+    for prefix in claims:
+        with suppress(KeyNotFound):
+            _, _, task = store.read(f"{prefix}claim").decode().partition("\n")
+            record = task_record(claim.model_name, task)
+            # A second attempt of the task may have exported under another number.
+            if task and store.read(record) == str(claim.version).encode():
+                store.delete([record])
+    return False
 
 
-def keys_below(store: Store, prefix: str) -> list[str]:
+def _keys_below(store: Store, prefix: str) -> list[str]:
     """Return the keys that begin with a prefix."""
     return [entry.key for entry in store.list(prefix)]

@@ -6,10 +6,12 @@ from kfp import dsl
 
 
 def export_model(
-    model: dsl.Input[dsl.Model],
     model_name: str,
     bucket: str,
     manifest: dsl.Output[dsl.Artifact],
+    model: dsl.Input[dsl.Model] = None,
+    model_uri: str = "",
+    mlflow_run_id: str = "",
     version: int = 0,
     metrics: dsl.Input[dsl.Metrics] = None,
 ) -> NamedTuple("Exported", [("uri", str), ("version", int)]):  # type: ignore[valid-type]
@@ -17,10 +19,17 @@ def export_model(
 
     The model goes to BUCKET/MODEL_NAME/VERSION/ with a manifest, export.json: each file's SHA-256, the metrics, the
     run. A version becomes visible completely or not at all, and an existing one is never overwritten. If KFP takes the
-    outputs of an identical task from its cache, nothing is exported.
+    outputs of an identical task from its cache, nothing is exported. If KFP starts the step again after it has
+    exported, the step returns that version.
 
     Args:
-        model: Model of `train`, as a SavedModel or an ONNX model.
+        model: Model of `train`, as a SavedModel or an ONNX model. Kubeflow Pipelines downloads it into the step. Pass
+            either `model` or `model_uri`. Default: none.
+        model_uri: Address of the model, the output `model_uri` of `train`. The step does not download the model if it
+            is on the server of `bucket`: the server copies it. Example: "s3://mlpipeline/v2/artifacts/.../model".
+            Default: empty, which means `model`.
+        mlflow_run_id: ID of the MLflow run that gets a link to the version, the output `mlflow_run_id` of `train`.
+            Example: "3f1c0c1be0a14f6c9d3c7a0e6c1d2b4a". Default: empty, which means the run in the metadata of `model`.
         model_name: Name of the exported model, of letters, digits, dots, hyphens and underscores. It is the folder that
             model servers load. Example: "digits".
         bucket: Bucket to export to, with an optional prefix, as a name, an s3:// address or a path. The bucket must

@@ -8,9 +8,10 @@ An object store cannot make several objects appear at once. So the order matters
 - Triton sees a version as TensorFlow Serving does, and loads model.onnx.
 - Our own tools, and people, consider a version complete if it has a saved_model.pb or a model.onnx.
 
-So no object exists under the number before all bytes are in the store. Then they are copied inside the store: first the
-files, then the manifest that lists them, and saved_model.pb or model.onnx last. That last object is the commit. Before
-it exists, nothing under the number can be loaded. After that, everything is there.
+So no object exists under the number before all bytes are in the store. If the model is on the same server, they are.
+Otherwise they are uploaded beside the claim first. Then the server copies them: first the files, then the manifest that
+lists them, and saved_model.pb or model.onnx last. That last object is the commit. Before it exists, nothing under the
+number can be loaded. After that, everything is there.
 """
 
 import json
@@ -18,26 +19,34 @@ import random
 import re
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import datetime, timezone
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from tempfile import TemporaryFile
+from typing import Any, NamedTuple, cast
 
 from kfp_distributed.components.artifacts import Artifact
-from kfp_distributed.components.export_model.claims import CLAIMS, Claim, clear_dead, hold, keys_below
+from kfp_distributed.components.export_model.claims import CLAIMS, Claim, clear_dead, hold, task_record
+from kfp_distributed.components.export_model.model_source import ModelSource, open_source, refuse_changed
+from kfp_distributed.components.export_model.versions import (
+    EXPORT_MANIFEST,
+    LARGEST_VERSION,
+    next_version,
+    read_complete,
+)
 from kfp_distributed.storage.buckets import require_bucket
+from kfp_distributed.storage.errors import KeyNotFound
 from kfp_distributed.storage.files import FileEntry
-from kfp_distributed.storage.model import FORMATS, ModelIncomplete, verify_model_folder
+from kfp_distributed.storage.model import FORMATS
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.placeholders import refuse_placeholders
-from kfp_distributed.storage.store import Store
+from kfp_distributed.storage.store import PARALLEL_TRANSFERS, Store
 from kfp_distributed.storage.task_folder import parse_task_folder
 from kfp_distributed.storage.uri import join_uri
 
-EXPORT_MANIFEST = "export.json"
-# TensorFlow Serving reads a version's folder name as int64.
-_LARGEST_VERSION = 2**63 - 1
 _ATTEMPTS = 8
 _ADVICE = "give another version, or 0 for the next free number."
 
@@ -61,8 +70,8 @@ def run_export(
     """Export a model as a new version.
 
     Args:
-        model_path: Folder of the model and its model.json.
-        model_uri: Address of this folder, for the manifest.
+        model_path: Local folder of the model and its model.json; "" if there is only the address.
+        model_uri: Address of the model. If its server is that of `bucket`, the server copies the files.
         model_name: Name of the model.
         bucket: Bucket, URI or folder (see `export_root`). A bucket must exist.
         version: Number of the version; 0 for the next free number.
@@ -81,23 +90,50 @@ def run_export(
     """
     refuse_placeholders({"model_name": model_name, "bucket": bucket})
     check_request(model_name, version)
-    source_run = parse_task_folder(manifest.uri).run_id
-    folder = Path(model_path)
-    files = check_model(folder, model_uri)
+    task = parse_task_folder(manifest.uri)
     store = open_store(export_root(bucket))
+    source = open_source(model_path, model_uri, store)
     require_bucket(store, "bucket", bucket)
     clear_dead(store, model_name)
-    description = {"metrics": finite_numbers(metrics), "source_run": source_run, "source_uri": model_uri}
+    task_id = sha256(task.uri.encode()).hexdigest()[:32] if task.is_unique else ""
+    if task_id and (exported := _find_exported(store, model_name, task_id, source, manifest)):
+        return exported
+    description = {
+        "metrics": finite_numbers(metrics),
+        "source_run": task.run_id,
+        "source_task": task.uri,
+        "source_uri": model_uri,
+    }
+    exported, text = _export_as_free_number(store, Claim(model_name, version, task=task_id), source, description)
+    Path(manifest.path).write_text(text, encoding="utf-8")
+    print(f"exported {exported.uri}")
+    return exported
+
+
+def _export_as_free_number(
+    store: Store, request: Claim, source: ModelSource, description: Mapping[str, Any]
+) -> tuple[Exported, str]:
+    """Claim a number and export the model under it.
+
+    Args:
+        store: Store to export to.
+        request: Name of the model, number of the version or 0 for the next free one, and ID of the task.
+        source: The model.
+        description: See `publish`.
+
+    Returns:
+        The version and the text of its manifest.
+
+    Raises:
+        ValueError: The version exists, or another export has claimed it.
+    """
+    name, version = request.model_name, request.version
     for _ in range(_ATTEMPTS):
-        used = [*keys_below(store, f"{model_name}/"), *keys_below(store, f"{CLAIMS}/{model_name}/")]
-        claim = Claim(model_name, version or next_version(used))
+        claim = Claim(name, version or _free_version(store, name), task=request.task)
         uri = join_uri(store.uri, claim.target)
-        with hold(store, claim, source_run) as state:
+        with hold(store, claim, description["source_run"]) as state:
             if state == "free":
-                text = publish(store, claim, folder, files, description)
-                Path(manifest.path).write_text(text, encoding="utf-8")
-                print(f"exported {uri}")
-                return Exported(uri, claim.version)
+                return Exported(uri, claim.version), publish(store, claim, source, description)
         if version and state == "exists":
             raise ValueError(f"{uri} exists already and is never overwritten: {_ADVICE}")
         time.sleep(random.uniform(0, 1))  # Exports that began together try again at different times.
@@ -106,35 +142,38 @@ def run_export(
     )
 
 
-def check_model(folder: Path, uri: str) -> tuple[FileEntry, ...]:
-    """Check that a model can be exported, and return its files.
+def _free_version(store: Store, model_name: str) -> int:
+    return next_version([*store.children(model_name), *store.children(f"{CLAIMS}/{model_name}")])
 
-    Args:
-        folder: Folder of the model and its model.json.
-        uri: Address of this folder, for the error.
 
-    Raises:
-        ValueError: The model's format cannot be served, or a file has the name of the export's manifest.
-        ModelIncomplete: The model lacks files, or a file differs from model.json.
+def _find_exported(
+    store: Store, model_name: str, task_id: str, source: ModelSource, manifest: Artifact
+) -> Exported | None:
+    """Return the version that an earlier attempt of this task exported, and write its manifest; None if there is none.
+
+    Kubeflow Pipelines and Argo start a step again, for example if its pod was deleted after the export.
     """
-    files = verify_model_folder(folder).files
-    if not FORMATS.keys() & {entry.path for entry in files}:
-        raise ValueError(f"the model in {uri} has no {' or '.join(FORMATS)}: other formats cannot be exported.")
-    if (folder / EXPORT_MANIFEST).exists():
-        raise ValueError(f"the model has a file {EXPORT_MANIFEST}, which is the name of the manifest: rename the file.")
-    return files
+    try:
+        version = int(store.read(task_record(model_name, task_id)))
+    except (KeyNotFound, ValueError):
+        return None
+    target = Claim(model_name, version).target
+    content = read_complete(store, target)
+    if not content or not set(source.files) <= {FileEntry(**entry) for entry in content["files"]}:
+        return None
+    Path(manifest.path).write_bytes(store.read(target + EXPORT_MANIFEST))
+    uri = join_uri(store.uri, target)
+    print(f"an earlier attempt of this task exported {uri}")
+    return Exported(uri, version)
 
 
-def publish(
-    store: Store, claim: Claim, folder: Path, expected: Iterable[FileEntry], description: Mapping[str, Any]
-) -> str:
-    """Upload a model's files and make them visible as a version.
+def publish(store: Store, claim: Claim, source: ModelSource, description: Mapping[str, Any]) -> str:
+    """Make a model's files visible as a version, after uploading those that the server does not have.
 
     Args:
         store: Store to export to.
         claim: Claim to the number of the version.
-        folder: Folder of the model.
-        expected: Files of the model.
+        source: The model.
         description: Entries of the manifest beside name, number, time and files.
 
     Returns:
@@ -145,11 +184,18 @@ def publish(
         StorageError: The store refuses a request or does not answer.
         LeaseLost: No bytes moved for too long.
     """
-    staged = f"{claim.folder}files/"
-    files = store.upload_folder(folder, staged, on_bytes=lambda _: claim.keep_alive(store))
-    changed = [entry.path for entry in expected if entry not in files]
-    if changed:
-        raise ModelIncomplete(f"files of the model in {folder} changed while they were read: {changed}")
+    origin: Store = store
+    if source.store and source.is_on(store):
+        origin, prefix, files = source.store, "", source.files
+    else:
+        prefix = f"{claim.folder}files/"
+        files = _upload(store, claim, source, prefix)
+
+    def copy(path: str) -> None:
+        claim.keep_alive(store)  # The previous copy moved bytes.
+        etag = source.states[path].etag if origin is source.store else ""
+        store.copy(origin, prefix + path, claim.target + path, etag)
+
     manifest = {
         "model_name": claim.model_name,
         "version": claim.version,
@@ -158,13 +204,37 @@ def publish(
         "files": [asdict(entry) for entry in files],
     }
     text = json.dumps(manifest, indent=1)
-    store.write(staged + EXPORT_MANIFEST, text.encode())
-    for path in sorted(
-        [*(entry.path for entry in files), EXPORT_MANIFEST], key=lambda path: (path in FORMATS, path == EXPORT_MANIFEST)
-    ):
-        claim.keep_alive(store)  # The previous copy moved bytes.
-        store.copy(store, staged + path, claim.target + path)
+    paths = [entry.path for entry in files]
+    with ThreadPoolExecutor(PARALLEL_TRANSFERS) as pool:
+        list(pool.map(copy, [path for path in paths if path not in FORMATS]))
+    source.check_unchanged()
+    claim.keep_alive(store)
+    store.write(claim.target + EXPORT_MANIFEST, text.encode())
+    for path in sorted(FORMATS.keys() & set(paths)):
+        copy(path)
     return text
+
+
+def _upload(store: Store, claim: Claim, source: ModelSource, staged: str) -> tuple[FileEntry, ...]:
+    """Upload a model's files to a folder of a store, and return them."""
+
+    def note(_: int) -> None:
+        claim.keep_alive(store)
+
+    def transfer(entry: FileEntry) -> FileEntry:
+        with TemporaryFile() as file:
+            read = origin.read_into(entry.path, file, note)
+            store.write_from(staged + entry.path, file, on_bytes=note)
+        return read
+
+    if source.folder:
+        files = store.upload_folder(source.folder, staged, on_bytes=note)
+        refuse_changed(source.folder, source.files, files)
+        return files
+    origin = cast(Store, source.store)
+    with ThreadPoolExecutor(PARALLEL_TRANSFERS) as pool:
+        refuse_changed(source.uri, source.files, pool.map(transfer, source.files))
+    return source.files
 
 
 def export_root(bucket: str) -> str:
@@ -188,18 +258,8 @@ def check_request(model_name: str, version: int) -> None:
             f"model_name={model_name!r} is not allowed: 1 to 128 letters, digits, dots, hyphens and underscores, "
             "the first a letter or a digit."
         )
-    if not 0 <= version <= _LARGEST_VERSION:
+    if not 0 <= version <= LARGEST_VERSION:
         raise ValueError(f"version={version} is not allowed: give 1 or more, or 0 for the next free number.")
-
-
-def next_version(keys: Iterable[str]) -> int:
-    """Return the number after the highest one in use.
-
-    Args:
-        keys: Keys of versions and of claims. Folders whose names are not numbers are ignored.
-    """
-    numbers = (re.match(r"(?:\.exports/)?[^/]+/([0-9]+)/", key) for key in keys)
-    return max((int(number[1]) for number in numbers if number), default=0) + 1
 
 
 def finite_numbers(values: Mapping[str, Any]) -> dict[str, float]:

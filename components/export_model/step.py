@@ -6,16 +6,19 @@ from kfp_distributed.components.artifacts import Artifact
 from kfp_distributed.components.export_model.export import Exported, run_export
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import ModelIncomplete
+from kfp_distributed.storage.placeholders import refuse_placeholders
 
 
 def run_step(
     *,
-    model: Artifact,
     model_name: str,
     bucket: str,
     manifest: Artifact,
-    version: int,
-    metrics: Artifact | None,
+    model: Artifact | None = None,
+    model_uri: str = "",
+    mlflow_run_id: str = "",
+    version: int = 0,
+    metrics: Artifact | None = None,
 ) -> Exported:
     """Export a model. The parameters are those of the component.
 
@@ -24,13 +27,29 @@ def run_step(
             error nowhere else.
     """
     try:
-        exported = run_export(
-            model.path, model.uri, model_name, bucket, version, metrics.metadata if metrics else {}, manifest
-        )
+        path, uri = _locate(model, model_uri)
+        exported = run_export(path, uri, model_name, bucket, version, metrics.metadata if metrics else {}, manifest)
     except (ValueError, OSError, StorageError, ModelIncomplete) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None
     if os.environ.get("MLFLOW_TRACKING_URI"):
         from kfp_distributed.components.export_model.mlflow_tags import link_version
 
-        link_version(os.environ, str(model.metadata.get("mlflow_run_id", "")), model_name, exported)
+        training_run = mlflow_run_id or str(model.metadata.get("mlflow_run_id", "") if model else "")
+        link_version(os.environ, training_run, model_name, exported)
     return exported
+
+
+def _locate(model: Artifact | None, model_uri: str) -> tuple[str, str]:
+    """Return the local folder of the model, or "" if Kubeflow Pipelines has not downloaded it, and its address.
+
+    Raises:
+        ValueError: Not exactly one of the two is set.
+    """
+    if model and model_uri:
+        raise ValueError(f"both model ({model.uri}) and model_uri={model_uri!r} are set: pass one of them.")
+    if model:
+        return model.path, model.uri
+    if not model_uri:
+        raise ValueError("neither model nor model_uri is set: pass one of these outputs of train.")
+    refuse_placeholders({"model_uri": model_uri})
+    return "", model_uri

@@ -6,6 +6,21 @@ from collections.abc import Collection, Sequence
 from kfp_distributed.components.prepare_data.preparation_options import Options
 
 
+class ColumnsMissing(ValueError):
+    """A source lacks columns that are needed.
+
+    Args:
+        message: What is wrong.
+        missing: Names of the columns.
+        where: File that lacks them.
+        names: Columns of the file.
+    """
+
+    def __init__(self, message: str, missing: Sequence[str], where: str, names: Sequence[str]) -> None:
+        super().__init__(message)
+        self.missing, self.where, self.names = missing, where, names
+
+
 def input_names(names: Sequence[str], options: Options, where: str, elsewhere: Collection[str] = ()) -> list[str]:
     """Return the columns that are inputs.
 
@@ -16,8 +31,8 @@ def input_names(names: Sequence[str], options: Options, where: str, elsewhere: C
         elsewhere: Columns of other files, which may be in drop_columns too.
 
     Raises:
-        ValueError: The label or a dropped column is missing, a used name occurs twice or has a NUL character, or no
-            input is left.
+        ColumnsMissing: The label, an input or a dropped column is missing.
+        ValueError: A used name occurs twice or has a NUL character, or no input is left.
     """
     needed = [name for name in (options.label_column, options.group_column, options.time_column) if name]
     # What decides about the split is an input only where the user has declared it as one.
@@ -47,7 +62,8 @@ def input_names(names: Sequence[str], options: Options, where: str, elsewhere: C
             parameters += f", {parameter} {name!r}"
     if options.columns:
         parameters += f", columns {list(options.columns)}"
-    raise ValueError(f"{parameters}: {problem} in {where}; it has {list(names[:50])}")
+    message = f"{parameters}: {problem} in {where}; it has {list(names[:50])}"
+    raise ColumnsMissing(message, sorted(missing), where, names) if missing and not nul else ValueError(message)
 
 
 def check_names(names: Sequence[str], used: Sequence[str], first: str) -> None:

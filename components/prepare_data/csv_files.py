@@ -4,7 +4,6 @@ import csv
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -13,16 +12,21 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 from numpy.typing import NDArray
 
+from kfp_distributed.components.prepare_data.chunks import CountRows, FilePart, ignore_count
 from kfp_distributed.components.prepare_data.csv_format import (
     TO_UTF8,
     CsvFormat,
+    Readable,
     blocks,
     check_start,
     first_row_end,
     opened_text,
 )
 from kfp_distributed.components.prepare_data.number_texts import NUMBER
+from kfp_distributed.components.prepare_data.piece_tasks import RunTasks
 from kfp_distributed.components.prepare_data.reading import ReadAgain, Reject, Rows, one_batch
+from kfp_distributed.components.prepare_data.stored_files import SourcePath
+from kfp_distributed.components.prepare_data.text_parts import first_read, text_parts
 
 BLOCK_BYTES = 2**23
 """Bytes of a file that are parsed together, on all processors."""
@@ -31,8 +35,11 @@ BLOCK_BYTES = 2**23
 FIRST_BLOCK_BYTES = 2**20
 """Bytes of the first block, from which the kinds of the columns are known. It is read for that alone."""
 
-# A header of ten thousand columns is shorter.
-_HEADER_BYTES = 2**20
+HEADER_BYTES = 2**20
+"""Most bytes of a header. One of ten thousand columns is shorter."""
+
+# Most headers are shorter than this, which is read at once.
+_HEADER_STEP = 2**14
 # Arrow parses so many bytes on one processor.
 _PARSED_BYTES = 2**20
 
@@ -46,14 +53,14 @@ _SHOWN = 40
 _MOST, _LEAST = str(2**63 - 1), str(-(2**63))
 
 
-def csv_names(file: Path, csv_format: CsvFormat) -> list[str]:
+def csv_names(file: SourcePath, csv_format: CsvFormat) -> list[str]:
     """Return the names of the columns.
 
     Raises:
         ValueError: The file is not CSV.
     """
     with opened_text(file, csv_format.encoding) as stream:
-        start = stream.read(_HEADER_BYTES).lstrip(b"\r\n")
+        start = _header(stream, csv_format.separator)
     check_start(start, csv_format)
     try:
         row = start[: first_row_end(start, csv_format.separator)].decode()
@@ -68,34 +75,49 @@ def csv_names(file: Path, csv_format: CsvFormat) -> list[str]:
     return names if csv_format.header else [f"column_{number}" for number in range(1, len(names) + 1)]
 
 
+def _header(stream: Readable, separator: str) -> bytes:
+    """Return the beginning of a text with its first row, of up to HEADER_BYTES, without the line ends before it."""
+    start = b""
+    while len(start) < HEADER_BYTES and (data := stream.read(_HEADER_STEP)):
+        start = (start + data).lstrip(b"\r\n")
+        if first_row_end(start, separator) < len(start):
+            break
+    return start
+
+
 def read_csv(
-    file: Path,
+    part: FilePart,
     types: Mapping[str, pa.DataType],
     reject: Reject,
     csv_format: CsvFormat,
     advice: Mapping[str, str] = MappingProxyType({}),
+    count_rows: CountRows = ignore_count,
 ) -> Iterator[Rows]:
     """Yield the rows. Texts that mark a missing value become null.
 
     Args:
-        file: Path of the file.
+        part: The file, or a part of it.
         types: Columns to read and their types: float64, int64, string, DIGITS or KEPT_DIGITS; all columns as texts
             if empty. The file must have each of them once.
         reject: Is called for each row that does not fit, which is left out.
         csv_format: How the file is written.
         advice: What to do about texts in columns of numbers, by column, such as "and is the label: correct it".
             Default: advice for columns whose values have been guessed to be numbers.
+        count_rows: Is called with the rows of each block, and of the header. Default: they are not counted.
 
     Raises:
         ValueError: The file is not CSV.
         ReadAgain: Numbers of the type DIGITS have leading zeros.
     """
-    names = csv_names(file, csv_format)
+    names = csv_names(part.file, csv_format)
     types = types or dict.fromkeys(names, pa.string())
     # The header is row 1.
-    first, is_start = 1 + csv_format.header, csv_format.header
-    with opened_text(file, csv_format.encoding) as stream:
-        for block in blocks(stream, FIRST_BLOCK_BYTES, BLOCK_BYTES, csv_format.separator):
+    is_start = csv_format.header and not part.begin
+    first = 1 + is_start
+    count_rows(is_start)
+    first_size = first_read(part.begin, FIRST_BLOCK_BYTES, BLOCK_BYTES)
+    with opened_text(part.file, csv_format.encoding, part.begin, part.end) as stream:
+        for block in blocks(stream, first_size, BLOCK_BYTES, csv_format.separator):
             if is_start:
                 block = block.lstrip(b"\r\n")
                 block, is_start = block[first_row_end(block, csv_format.separator) :], False
@@ -107,8 +129,14 @@ def read_csv(
                 count = rows.num_rows
             except pa.ArrowInvalid as error:
                 rows, numbers, count = parser.usable_rows(first, reject, str(error))
+            count_rows(count)
             yield Rows(rows, first + numbers)
             first += count
+
+
+def csv_parts(file: SourcePath, most: int, csv_format: CsvFormat, run: RunTasks | None = None) -> list[FilePart]:
+    """Return the parts of a file, of about `most` bytes each, see `text_parts`."""
+    return text_parts(file, FIRST_BLOCK_BYTES, BLOCK_BYTES, most, csv_format.encoding, csv_format.separator, run)
 
 
 class _Parser:

@@ -9,13 +9,14 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 from numpy.typing import NDArray
+
+from kfp_distributed.components.prepare_data.stored_files import SourcePath, StoredPath
 
 COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """Compressed files are known by their first bytes."""
@@ -156,30 +157,71 @@ def _check_mark(start: bytes, encoding: str) -> None:
 
 
 @contextmanager
-def opened_bytes(file: Path) -> Iterator[Readable]:
+def opened_bytes(file: SourcePath) -> Iterator[Readable]:
     """Open a file, which may be compressed with gzip or zstd, and read it unpacked."""
-    with file.open("rb") as raw:
-        start = raw.read(4)
-    compression = next((name for magic, name in COMPRESSIONS.items() if start.startswith(magic)), None)
-    with pa.input_stream(str(file), compression=compression, buffer_size=2**20) as stream:
+    compression = compression_of(file)
+    if isinstance(file, StoredPath) and compression is None:
+        with file.open() as raw:
+            yield raw
+        return
+    opened = file.open() if isinstance(file, StoredPath) else str(file)
+    with pa.input_stream(opened, compression=compression, buffer_size=2**20) as stream:
         yield stream
 
 
+def compression_of(file: SourcePath) -> str | None:
+    """Return the compression of a file by its first bytes; None if it is not compressed."""
+    with file.open("rb", first_bytes=4) if isinstance(file, StoredPath) else file.open("rb") as raw:
+        start = raw.read(4)
+    return next((name for magic, name in COMPRESSIONS.items() if start.startswith(magic)), None)
+
+
 @contextmanager
-def opened_text(file: Path, encoding: str) -> Iterator[Readable]:
+def _opened_range(file: SourcePath, begin: int, end: int | None) -> Iterator[Readable]:
+    """Open a part of a file, which may be compressed if the part is the whole file."""
+    if not begin and end is None:
+        with opened_bytes(file) as stream:
+            yield stream
+        return
+    with file.open("rb") as raw:
+        raw.seek(begin)
+        yield raw if end is None else _Bounded(raw, end - begin)
+
+
+@contextmanager
+def opened_text(file: SourcePath, encoding: str, begin: int = 0, end: int | None = None) -> Iterator[Readable]:
     """Open a file, which may be compressed with gzip or zstd, as UTF-8 without a byte order mark.
+
+    Args:
+        file: The file.
+        encoding: Encoding of the text.
+        begin: First byte to read. Default: that of the file.
+        end: Where to end; only for UTF-8 that is not compressed. Default: with the file.
 
     Raises:
         ValueError: The file begins with the byte order mark of another encoding.
     """
-    with opened_bytes(file) as stream:
+    with _opened_range(file, begin, end) as stream:
         if codecs.lookup(encoding).name == "utf-8":
-            yield _WithoutMark(stream)
+            yield stream if begin else _WithoutMark(stream)
             return
         # A decoder cannot return its first bytes, so they are read from a second stream.
         with opened_bytes(file) as first:
             _check_mark(first.read(4), encoding)
         yield _Utf8(io.TextIOWrapper(stream, encoding, newline=""))  # type: ignore[arg-type]
+
+
+class _Bounded:
+    """Reads a number of bytes of a stream."""
+
+    def __init__(self, stream: Readable, size: int) -> None:
+        self._stream, self._left = stream, size
+
+    def read(self, size: int) -> bytes:
+        """Return about `size` bytes; none at the end."""
+        data = self._stream.read(min(size, self._left))
+        self._left -= len(data)
+        return data
 
 
 class _Utf8:

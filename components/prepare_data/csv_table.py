@@ -1,11 +1,11 @@
 """CSV files as a table: the values decide how each column is read."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kfp_distributed.components.prepare_data.chunks import CountRows, FilePart, ignore_count, whole_file
 from kfp_distributed.components.prepare_data.column_kinds import (
     CSV_TYPES,
     KEPT_TYPES,
@@ -21,11 +21,14 @@ from kfp_distributed.components.prepare_data.csv_files import (
     DIGITS,
     KEPT_DIGITS,
     csv_names,
+    csv_parts,
     numbers_are_integers,
     read_csv,
 )
+from kfp_distributed.components.prepare_data.piece_tasks import RunTasks
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.reading import Reject, Rows, ignore, readable
+from kfp_distributed.components.prepare_data.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.table_format import Chosen
 from kfp_distributed.components.prepare_data.times import time_type
 from kfp_distributed.storage.dataset import Task
@@ -46,7 +49,7 @@ class CsvTable:
     def __init__(self, options: Options) -> None:
         self._options, self._format = options, options.csv_format
 
-    def names(self, file: Path) -> list[str]:
+    def names(self, file: SourcePath) -> list[str]:
         """Return the names of the columns."""
         names, label = csv_names(file, self._format), self._options.label_column
         if len(names) == 1 and label and names != [label]:
@@ -55,10 +58,16 @@ class CsvTable:
             )
         return names
 
-    def read(self, file: Path, types: Mapping[str, pa.DataType], reject: Reject) -> Iterator[Rows]:
+    def parts(self, file: SourcePath, most: int, run: RunTasks | None = None) -> list[FilePart]:
+        """Return ranges of bytes of a file, which end with a row."""
+        return csv_parts(file, most, self._format, run)
+
+    def read(
+        self, part: FilePart, types: Mapping[str, pa.DataType], reject: Reject, count_rows: CountRows = ignore_count
+    ) -> Iterator[Rows]:
         """Yield the rows, see `read_csv`. Labels that are numbers have a decimal point."""
         label = self._options.label_column
-        for rows, numbers in read_csv(file, types, reject, self._format, self._advice()):
+        for rows, numbers in read_csv(part, types, reject, self._format, self._advice(), count_rows):
             if label and types.get(label) == pa.string():
                 rows = self._with_points(rows, [label])
             yield Rows(rows, numbers)
@@ -87,14 +96,19 @@ class CsvTable:
         return rows
 
     def choose(
-        self, files: Sequence[Path], inputs: Sequence[str], others: Sequence[str], codes: Mapping[str, str], task: Task
+        self,
+        files: Sequence[SourcePath],
+        inputs: Sequence[str],
+        others: Sequence[str],
+        codes: Mapping[str, str],
+        task: Task,
     ) -> Chosen:
         """Choose by the first values how the columns are read."""
 
         def read_texts(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
             for file in files:
                 texts = dict.fromkeys(names, pa.string())
-                for rows, _ in readable(file.name, self.read(file, texts, ignore)):
+                for rows, _ in readable(file.name, self.read(whole_file(file), texts, ignore)):
                     yield self._with_points(rows, rows.schema.names)
 
         options = self._options
@@ -129,6 +143,12 @@ class CsvTable:
         """Return no lines: the header has all columns."""
         return []
 
-    def expected_bytes(self, file: Path) -> int:
+    def take_late(self) -> None:
+        """Return nothing."""
+
+    def add_late(self, found: None) -> None:
+        """Add nothing."""
+
+    def expected_bytes(self, file: SourcePath) -> int:
         """Return the approximate size of a file's rows in the shards."""
         return file.stat().st_size  # Most numbers take 4 characters or more, and 4 bytes in the shards.

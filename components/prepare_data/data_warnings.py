@@ -67,6 +67,14 @@ class ColumnCounts:
     is_date: bool = False
     is_declared: bool = False
 
+    def merge(self, other: "ColumnCounts") -> None:
+        """Add the counts of the rows that follow."""
+        self.missing += other.missing
+        self.values.update(other.values)
+        self.lowest, self.highest = min(self.lowest, other.lowest), max(self.highest, other.highest)
+        self.precision.merge(other.precision)
+        self.whole_numbers.merge(other.whole_numbers)
+
     def is_constant(self, rows: int) -> bool:
         """Return whether all values are equal.
 

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import sys
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -30,22 +31,23 @@ class DownloadLimit:
     """The size that a source may have.
 
     Args:
-        folder: Existing folder of the download.
+        folder: Existing folder of the download; None if the source is read where it is.
         variables: Environment variables, such as os.environ.
 
     Raises:
         ValueError: KFP_DISTRIBUTED_SOURCE_LIMIT is not a size.
     """
 
-    def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path | None, variables: Mapping[str, str]) -> None:
         self._folder = folder
         allowed, self._lock, self._unchecked = parse_limit(variables.get(VARIABLE, "")), threading.Lock(), 0
-        self._allowed = allowed
-        self.maximum = self._room()
-        self._reason = (
-            f"the disk of {folder} has room for: {self._free():,} bytes are free, of which {self._reserve():,} stay "
-            "free. Use a smaller source, or more ephemeral storage for the step"
-        )
+        self._allowed, self.maximum, self._reason = allowed, sys.maxsize, ""
+        if folder:
+            self.maximum = _room(folder)
+            self._reason = (
+                f"the disk of {folder} has room for: {_free(folder):,} bytes are free, of which {_reserve(folder):,} "
+                "stay free. Use a smaller source, or more ephemeral storage for the step"
+            )
         if allowed is not None and allowed < self.maximum:
             self.maximum = allowed
             self._reason = f"{VARIABLE}={variables[VARIABLE]} of the step's environment allows"
@@ -92,20 +94,23 @@ class DownloadLimit:
             if self._unchecked < _CHECK_BYTES:
                 return
             self._unchecked = 0
-        if self._room() == 0:
+        if self._folder and _room(self._folder) == 0:
             raise SourceTooLarge(
-                f"the disk of {self._folder} has only {self._free():,} bytes free, and {self._reserve():,} must stay "
-                "free. Free space, or use a step with more ephemeral storage"
+                f"the disk of {self._folder} has only {_free(self._folder):,} bytes free, and "
+                f"{_reserve(self._folder):,} must stay free. Free space, or use a step with more ephemeral storage"
             )
 
-    def _room(self) -> int:
-        return max(0, self._free() - self._reserve())
 
-    def _free(self) -> int:
-        return shutil.disk_usage(self._folder).free
+def _room(folder: Path) -> int:
+    return max(0, _free(folder) - _reserve(folder))
 
-    def _reserve(self) -> int:
-        return min(int(shutil.disk_usage(self._folder).total * RESERVE_SHARE), MAXIMUM_RESERVE)
+
+def _free(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
+def _reserve(folder: Path) -> int:
+    return min(int(shutil.disk_usage(folder).total * RESERVE_SHARE), MAXIMUM_RESERVE)
 
 
 def parse_limit(text: str) -> int | None:

@@ -52,13 +52,15 @@ class DuplicateCounter:
         maximum: The most different rows to keep.
         rows: Number of the rows that were added.
         sum: Sum of their hashes, modulo 2**64. It does not depend on their order.
+        limit: The kept rows have lower hashes. Default: all are kept. Where rows are counted in parts to be merged, a
+            part may begin with the limit of the parts before: the merged result is the same, and sorting is faster.
     """
 
     splits: Sequence[str]
     maximum: int = MAXIMUM_HASHES
     rows: int = 0
     sum: int = 0
-    _limit: int = _HASH_VALUES
+    limit: int = _HASH_VALUES
     _hashes: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     _rows: NDArray[np.int64] = field(init=False)
 
@@ -73,21 +75,38 @@ class DuplicateCounter:
     def add(self, hashes: NDArray[np.uint64], splits: NDArray[np.intp]) -> None:
         """Add a batch: the hash of each row's inputs, and the index of its split."""
         self.rows, self.sum = self.rows + len(hashes), (self.sum + int(hashes.sum(dtype=np.uint64))) % _HASH_VALUES
-        is_kept = hashes <= np.uint64(self._limit - 1)
-        merged, indices = np.unique(np.concatenate([self._hashes, hashes[is_kept]]), return_inverse=True)
-        rows = np.zeros((len(merged), len(self.splits)), np.int64)
-        rows[indices[: len(self._hashes)]] = self._rows
-        cells = indices[len(self._hashes) :] * len(self.splits) + splits[is_kept]
-        rows += np.bincount(cells, minlength=rows.size).reshape(rows.shape)
-        self._hashes, self._rows = merged, rows
+        is_kept = hashes <= np.uint64(self.limit - 1)
+        different, indices = np.unique(hashes[is_kept], return_inverse=True)
+        cells = np.bincount(indices * len(self.splits) + splits[is_kept], minlength=len(different) * len(self.splits))
+        self._join(different, cells.reshape(-1, len(self.splits)))
+
+    def merge(self, other: "DuplicateCounter") -> None:
+        """Add the rows of another counter of the same splits, in any order. It has up to `maximum` different ones."""
+        self.rows, self.sum = self.rows + other.rows, (self.sum + other.sum) % _HASH_VALUES
+        self.limit = min(self.limit, other.limit)
+        self._join(other._hashes, other._rows)
+
+    def _join(self, hashes: NDArray[np.uint64], rows: NDArray[np.int64]) -> None:
+        """Add different hashes and their rows by split, and drop those from the limit on."""
+        merged, indices = np.unique(np.concatenate([self._hashes, hashes]), return_inverse=True)
+        sums = np.zeros((len(merged), len(self.splits)), np.int64)
+        sums[indices[: len(self._hashes)]] = self._rows
+        sums[indices[len(self._hashes) :]] += rows
+        self._hashes, self._rows = merged, sums
+        self._cut()
         while self.kept > self.maximum:
-            self._limit //= 2
-            end = np.searchsorted(self._hashes, np.uint64(self._limit))
-            self._hashes, self._rows = self._hashes[:end], self._rows[:end]
+            self.limit //= 2
+            self._cut()
+
+    def _cut(self) -> None:
+        if self.limit < _HASH_VALUES:
+            end = np.searchsorted(self._hashes, np.uint64(self.limit))
+            # A copy, because a slice would keep all of them in memory.
+            self._hashes, self._rows = self._hashes[:end].copy(), self._rows[:end].copy()
 
     def duplicates(self) -> list[Duplicates]:
         """Return the duplicates of each pair of splits that have rows, the later split counted."""
-        scale = _HASH_VALUES / self._limit
+        scale = _HASH_VALUES / self.limit
         pairs = []
         for index, split in enumerate(self.splits):
             for other in range(index):
@@ -97,7 +116,7 @@ class DuplicateCounter:
                     share = repeated / int(kept.sum())
                     pairs.append(
                         Duplicates(
-                            split, self.splits[other], round(repeated * scale), share, self._limit == _HASH_VALUES
+                            split, self.splits[other], round(repeated * scale), share, self.limit == _HASH_VALUES
                         )
                     )
         return pairs

@@ -1,14 +1,15 @@
-"""Makes a source available as a local file or folder."""
+"""Makes a source available: as a local file or folder, or as objects of which ranges are read."""
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from kfp_distributed.components.prepare_data.download_limit import DownloadLimit
 from kfp_distributed.components.prepare_data.http_download import download_url
+from kfp_distributed.components.prepare_data.stored_files import StoredPath, stored_tree
 from kfp_distributed.components.prepare_data.unpacked_size import unpacked_sizes
 from kfp_distributed.components.source_address import (
     is_url,
@@ -38,7 +39,7 @@ def local_copy(source: str, scratch: Path) -> Path:
         OSError: The download failed, or the source is larger than allowed.
     """
     with source_errors(source, "downloaded"):
-        location = None if is_url(source) or driver_of(source) else parse_source(source)
+        location = None if is_remote(source) else parse_source(source)
         if location and location.scheme != "s3":
             path = Path(location.key)
             path = path if path.name else path.resolve()  # "." has no name, which errors and the log need.
@@ -46,6 +47,53 @@ def local_copy(source: str, scratch: Path) -> Path:
             path = _downloaded(source, scratch)
     refuse_missing(source, path.exists())
     return path
+
+
+def stored_source(source: str) -> StoredPath:
+    """List the objects of an s3:// or minio:// source, to read them where they are.
+
+    Raises:
+        ValueError: The object does not exist, the address is invalid, or a key cannot be the path of a file.
+        OSError: The store cannot be read, or the source is larger than allowed.
+    """
+    with source_errors(source, "read"):
+        limit = DownloadLimit(None, os.environ)
+        states = open_bucket(source).states()
+        refuse_missing(source, bool(states))
+        _refuse_file_as_folder(source, [state.key for state in states])
+        size = sum(state.size for state in states)
+        limit.refuse_more(size, declared=True)
+        path = stored_tree(source, states)
+        limit.refuse_unpacked(unpacked_sizes(path))
+    print(f"reading {without_secrets(source)} from the store, {size} bytes", flush=True)
+    return path
+
+
+def is_stored(source: str) -> bool:
+    """Return whether a source is in an S3 object store, so that every process can read ranges of it."""
+    return not is_remote(source) and parse_source(source).scheme == "s3"
+
+
+def is_remote(source: str) -> bool:
+    """Return whether a source is on a server of which only downloads are possible."""
+    return is_url(source) or bool(driver_of(source))
+
+
+def refuse_downloads(sources: Iterable[str], reason: str = "the workers of the scheduler do not see:") -> None:
+    """Check that no source must be downloaded, for tasks on machines that do not see this machine's disk.
+
+    Args:
+        sources: Paths or addresses.
+        reason: Why the disk of this machine is no place for them, and what else can be done.
+
+    Raises:
+        ValueError: One must.
+    """
+    for source in filter(is_remote, sources):
+        raise ValueError(
+            f"source {without_secrets(source)} would be downloaded to the disk of this machine, which {reason} copy it "
+            "to an object store with the protocol S3 first, and give its s3:// address"
+        )
 
 
 def _downloaded(source: str, scratch: Path) -> Path:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
 from kfp_distributed.components.prepare_data.huggingface_folders import dictionary_splits, saved_dataset
 from kfp_distributed.components.prepare_data.left_out import LeftOut, first_names
@@ -10,10 +9,12 @@ from kfp_distributed.components.prepare_data.source_files import (
     JSON_LINES,
     TABLES,
     SourceFiles,
+    below,
     ending,
     list_folder,
     relative_name,
 )
+from kfp_distributed.components.prepare_data.stored_files import SourcePath
 
 _SPLIT_NAME = re.compile(r"(?i)(train|validation|valid|val|dev|test)(?=[-._]|$)")
 _SPLITS = {"train": "", "validation": "validation", "valid": "validation", "val": "validation", "dev": "validation"}
@@ -21,7 +22,7 @@ _DESCRIPTIONS = re.compile(r"(?i)README(\.\w+)?|LICEN[CS]E(\.\w+)?|.*\.json")
 _SEPARATELY = "give the files of each split by themselves, as source, validation_source and test_source"
 
 
-def split_sources(files: Mapping[str, Path | None]) -> tuple[dict[str, SourceFiles | None], list[str]]:
+def split_sources(files: Mapping[str, SourcePath | None]) -> tuple[dict[str, SourceFiles | None], list[str]]:
     """Divide the main source into its own splits, but those that have a source of their own.
 
     Args:
@@ -51,7 +52,7 @@ def split_sources(files: Mapping[str, Path | None]) -> tuple[dict[str, SourceFil
     return sources, lines
 
 
-def _one_split(split: str, path: Path | None) -> SourceFiles | None:
+def _one_split(split: str, path: SourcePath | None) -> SourceFiles | None:
     """Return the files of the source of a split; None for the digits."""
     splits = splits_of(path) if path else {}
     if path and len(splits) > 1:
@@ -62,7 +63,7 @@ def _one_split(split: str, path: Path | None) -> SourceFiles | None:
     return splits.get("")
 
 
-def splits_of(path: Path) -> dict[str, SourceFiles]:
+def splits_of(path: SourcePath) -> dict[str, SourceFiles]:
     """Return the files of a source by split. Those of "" are for training, or are all files.
 
     Raises:
@@ -144,7 +145,7 @@ def _by_name(listing: SourceFiles) -> dict[str, SourceFiles] | None:
     tables = [file for file in listing.files if not file.is_dir() and ending(file) in TABLES]
     data = tables or [file for file in listing.files if not file.is_dir() and ending(file) in JSON_LINES]
     found = {split for file in data if (split := _split_of(file.name)) is not None}
-    is_below = any(file.parent != listing.path for file in data)
+    is_below = any(len(below(file, listing.path).parts) > 1 for file in data)
     if "" not in found or (len(found) == 1 and not is_below):
         return None
     others = [file for file in listing.files if file not in data]

@@ -28,6 +28,14 @@ class FrequentTexts:
         kept = np.flatnonzero(counts > 0)
         names = batch.field("values").take(pa.array(kept)).to_pylist()
         self._counts.update(dict(zip(names, counts[kept].tolist(), strict=True)))
+        self._bound()
+
+    def merge(self, other: "FrequentTexts") -> None:
+        """Add the texts of another part of the source."""
+        self._counts.update(other._counts)
+        self._bound()
+
+    def _bound(self) -> None:
         if len(self._counts) > self.most:
             subtracted = sorted(self._counts.values())[-self.most - 1]
             self._counts = Counter(

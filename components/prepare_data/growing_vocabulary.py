@@ -33,6 +33,21 @@ class GrowingVocabulary:
         self._rows = rows
         return codes
 
+    def merge(self, other: "GrowingVocabulary") -> NDArray[np.int32]:
+        """Add the texts and rows of a later part of the source.
+
+        Returns:
+            The code of each code of the other vocabulary, so that `result[codes]` are codes of this one.
+        """
+        known = self.codes
+        codes = np.array([0, *(known.setdefault(text, len(known) + 1) for text in other.codes)], np.int32)
+        rows = np.zeros(len(known) + 1, np.int64)
+        rows[: len(self._rows)] += self._rows
+        # The codes of the other vocabulary differ, so no index occurs twice.
+        rows[codes] += other._rows
+        self._rows = rows
+        return codes
+
     @property
     def missing(self) -> int:
         """Number of the rows without a text."""

@@ -1,11 +1,11 @@
 """Folders that the library `datasets` of Hugging Face writes."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 from kfp_distributed.components.prepare_data.left_out import LeftOut
 from kfp_distributed.components.prepare_data.source_files import SourceFiles, list_folder, relative_name
+from kfp_distributed.components.prepare_data.stored_files import SourcePath
 
 _STATE = "state.json"
 _DICTIONARY = "dataset_dict.json"
@@ -13,7 +13,7 @@ _DICTIONARY = "dataset_dict.json"
 _DESCRIPTIONS = (_STATE, "dataset_info.json")
 
 
-def saved_dataset(listing: SourceFiles, source: Path) -> SourceFiles | None:
+def saved_dataset(listing: SourceFiles, source: SourcePath) -> SourceFiles | None:
     """Return the files of a folder that `Dataset.save_to_disk` has written; None for any other folder.
 
     Its state.json lists them. An earlier dataset in the same folder may have left more files.
@@ -25,7 +25,7 @@ def saved_dataset(listing: SourceFiles, source: Path) -> SourceFiles | None:
     Raises:
         ValueError: A file is missing, or the folder is one of an early version of `datasets`.
     """
-    state = _json(listing.path / _STATE)
+    state = _json(listing, _STATE)
     if not isinstance(state, dict) or not isinstance(state.get("_data_files"), list):
         return None
     folder = relative_name(listing.path, source) if listing.path != source else source.name
@@ -55,7 +55,7 @@ def dictionary_splits(root: SourceFiles) -> dict[str, SourceFiles] | None:
     Raises:
         ValueError: A split or a file of one is missing.
     """
-    content = _json(root.path / _DICTIONARY)
+    content = _json(root, _DICTIONARY)
     if not isinstance(content, dict) or not isinstance(content.get("splits"), list) or not content["splits"]:
         return None
     folders = {entry.name: entry for entry in root.files if entry.is_dir()}
@@ -75,9 +75,9 @@ def dictionary_splits(root: SourceFiles) -> dict[str, SourceFiles] | None:
     return {**splits, first: SourceFiles(root.path, splits[first].files, left_out)}
 
 
-def _json(file: Path) -> Any:  # noqa: ANN401  (any JSON value)
-    """Return the content of a JSON file; None if there is no such file or it has another content."""
+def _json(listing: SourceFiles, name: str) -> Any:  # noqa: ANN401  (any JSON value)
+    """Return the content of a JSON file of a folder; None if there is no such file or it has another content."""
     try:
-        return json.loads(file.read_bytes())
+        return next((json.loads(file.read_bytes()) for file in listing.files if file.name == name), None)
     except (OSError, ValueError):
         return None

@@ -1,10 +1,10 @@
 """Columns of images in a table, which are decoded while the rows are read."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -23,11 +23,12 @@ from kfp_distributed.components.prepare_data.image_files import (
 )
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.reading import Reject, RejectedRows, Rows, readable
+from kfp_distributed.components.prepare_data.stored_files import SourcePath
 
 # Each pixel has 8 bytes while a batch is checked, as in batches of arrays.
 _BATCH_PIXELS = 2**24 // 8
 
-ReadRows = Callable[[Path, Sequence[str]], Iterator[Rows]]
+ReadRows = Callable[[SourcePath, Sequence[str]], Iterator[Rows]]
 """Yields the rows of a file. It gets the names of the columns."""
 
 
@@ -61,6 +62,15 @@ class ImageColumns:
         """Count the images from the beginning."""
         for decoder in self._decoders.values():
             decoder.forget()
+
+    def take_late(self) -> dict[str, Counter[ImageForm]]:
+        """Return the forms of the images of each column that were counted, and forget them."""
+        return {name: decoder.take_late() for name, decoder in self._decoders.items()}
+
+    def add_late(self, found: Mapping[str, Counter[ImageForm]]) -> None:
+        """Count images of each column by their forms."""
+        for name, forms in found.items():
+            self._decoders[name].add_late(forms)
 
     def decoded(self, parts: Iterable[Rows], reject: Reject) -> Iterator[Rows]:
         """Yield rows with decoded images, in batches of bounded size.
@@ -118,7 +128,7 @@ class ImageColumns:
         return Rows(batch, rows.numbers[usable])
 
 
-def choose_images(names: Sequence[str], files: Sequence[Path], read: ReadRows, options: Options) -> ImageColumns:
+def choose_images(names: Sequence[str], files: Sequence[SourcePath], read: ReadRows, options: Options) -> ImageColumns:
     """Choose the form of each column of images by the headers of some of them.
 
     Args:
@@ -142,7 +152,7 @@ def choose_images(names: Sequence[str], files: Sequence[Path], read: ReadRows, o
 
 
 def _some_forms(
-    name: str, files: Sequence[Path], read: ReadRows, rejected: RejectedRows, *, is_needed: bool
+    name: str, files: Sequence[SourcePath], read: ReadRows, rejected: RejectedRows, *, is_needed: bool
 ) -> list[ImageForm]:
     """Read the headers of the first images of files from the first to the last one."""
     forms: list[ImageForm] = []
@@ -159,7 +169,7 @@ def _some_forms(
     return forms
 
 
-def _forms(name: str, file: Path, read: ReadRows, reject: Reject) -> Iterator[ImageForm]:
+def _forms(name: str, file: SourcePath, read: ReadRows, reject: Reject) -> Iterator[ImageForm]:
     """Yield what the headers of the images of a file say."""
     for rows, numbers in readable(file.name, read(file, [name])):
         values = _Encoded(name, rows[name])

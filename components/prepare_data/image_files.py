@@ -11,14 +11,16 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from kfp_distributed.components.prepare_data.reading import ReadAgain, Reject, Rows, reading
+from kfp_distributed.components.prepare_data.chunks import CountRows, FilePart
+from kfp_distributed.components.prepare_data.reading import ReadAgain, ReadPart, Reject, Rows, reading
+from kfp_distributed.components.prepare_data.stored_files import SourcePath, StoredPath
 
 # Relative difference of two aspect ratios up to which an image is not called squashed: 640x480 and 640x500 are alike.
 ASPECT_TOLERANCE = 0.05
@@ -76,11 +78,20 @@ class ImageDecoder:
         """Count from the beginning."""
         self._forms.clear()
 
+    def take_late(self) -> Counter[ImageForm]:
+        """Return the forms of the counted images, and forget them."""
+        found, self._forms = self._forms, Counter()
+        return found
+
+    def add_late(self, forms: Counter[ImageForm]) -> None:
+        """Count images by their forms."""
+        self._forms.update(forms)
+
     def count(self, form: ImageForm) -> None:
         """Count an image."""
         self._forms[form] += 1
 
-    def decode(self, image: Path | bytes, name: str) -> tuple[NDArray[np.uint8], ImageForm]:
+    def decode(self, image: SourcePath | bytes, name: str) -> tuple[NDArray[np.uint8], ImageForm]:
         """Return the pixels of an image, and its form. It may be called in several threads.
 
         Args:
@@ -92,6 +103,8 @@ class ImageDecoder:
             ReadAgain: It has colour, and the first images are grey.
         """
         height, width, channels = self._shape
+        if isinstance(image, StoredPath) and image.is_file():
+            image = image.read_bytes()  # With one request, as nearly all of it is needed.
         with opened_image(image, name) as opened:
             form = _form(opened)
             if channels == 1 and self._is_open and not form.is_grey:
@@ -134,7 +147,7 @@ class Images:
     """
 
     def __init__(
-        self, files: Sequence[Path], column: str, size: tuple[int, int] | None, shape: tuple[int, int, int] | None
+        self, files: Sequence[SourcePath], column: str, size: tuple[int, int] | None, shape: tuple[int, int, int] | None
     ) -> None:
         self._files = files
         first_file = min(files)
@@ -152,6 +165,22 @@ class Images:
         """Return one line for each way in which the images that were read are stored otherwise than in their files."""
         return self._decoder.notes()
 
+    def name_of_row(self, row: int) -> str:
+        """Return the name of the file of a row with its folder."""
+        return file_name(self._files[row])
+
+    def take_late(self) -> Counter[ImageForm]:
+        """Return the forms of the images that were read, and forget them."""
+        return self._decoder.take_late()
+
+    def add_late(self, forms: Counter[ImageForm]) -> None:
+        """Count images by their forms."""
+        self._decoder.add_late(forms)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state without the images that wait."""
+        return {**self.__dict__, "_pixels": iter(()), "_next": -1}
+
     def __getitem__(self, rows: slice) -> NDArray[np.uint8]:
         begin, end, _ = rows.indices(len(self._files))
         if begin != self._next:
@@ -162,7 +191,7 @@ class Images:
         self._problems = {}
         for row, decoded in enumerate(islice(self._pixels, end - begin)):
             if isinstance(decoded, str):
-                self._problems[begin + row + 1] = f"cannot be used: {decoded}"
+                self._problems[row] = f"cannot be used: {decoded}"
             else:
                 image, form = decoded
                 pixels[row] = image.reshape(self._decoder.shape)
@@ -170,21 +199,24 @@ class Images:
         self._next = end
         return pixels
 
-    def usable(self, parts: Iterable[Rows], reject: Reject) -> Iterator[Rows]:
-        """Yield rows without those whose images cannot be decoded.
+    def usable(self, read: ReadPart) -> ReadPart:
+        """Return a function that reads rows without those whose images cannot be decoded.
 
         Args:
-            parts: Rows with the slice of images that was read last.
-            reject: Is called for each row that is left out.
+            read: Function that reads rows with slices of these images.
         """
-        for rows, numbers in parts:
-            for number, problem in self._problems.items():
-                reject(number, "", problem)
-            is_usable = ~np.isin(numbers, [*self._problems])
+        return partial(self._read_usable, read)
+
+    def _read_usable(self, read: ReadPart, part: FilePart, reject: Reject, count_rows: CountRows) -> Iterator[Rows]:
+        for rows, numbers in read(part, reject, count_rows):
+            for row, problem in self._problems.items():
+                reject(int(numbers[row]), "", problem)
+            is_usable = np.ones(len(numbers), np.bool_)
+            is_usable[[*self._problems]] = False
             yield Rows(rows.filter(pa.array(is_usable)) if self._problems else rows, numbers[is_usable])
 
 
-def _first_form(first_file: Path, files: Sequence[Path]) -> ImageForm:
+def _first_form(first_file: SourcePath, files: Sequence[SourcePath]) -> ImageForm:
     """Return the form of the first image by name that can be read, which nearly always is that of the first file.
 
     Raises:
@@ -200,7 +232,7 @@ def _first_form(first_file: Path, files: Sequence[Path]) -> ImageForm:
     raise ValueError(f"none of {len(files):,} images can be read: {first}")
 
 
-def _try(read: Callable[[Path, str], _Result], file: Path) -> _Result | str:
+def _try(read: Callable[[SourcePath, str], _Result], file: SourcePath) -> _Result | str:
     """Return what a function reads from an image; if the file is not an image or a damaged one, what is wrong.
 
     Raises:
@@ -228,7 +260,7 @@ def shape_of(forms: Iterable[ImageForm], first: ImageForm, size: tuple[int, int]
     return height, width, 1 if all(form.is_grey for form in forms) else 3
 
 
-def file_name(file: Path) -> str:
+def file_name(file: SourcePath) -> str:
     """Return the name of a file with its folder, for errors."""
     return f"{file.parent.name}/{file.name}"
 
@@ -271,7 +303,7 @@ def _is_alike(size: tuple[int, int], other: tuple[int, int]) -> bool:
     return 1 / (1 + ASPECT_TOLERANCE) <= ratio <= 1 + ASPECT_TOLERANCE
 
 
-def form_of(image: Path | bytes, name: str) -> ImageForm:
+def form_of(image: SourcePath | bytes, name: str) -> ImageForm:
     """Read the header of an image.
 
     Args:
@@ -293,8 +325,15 @@ def _form(image: Image.Image) -> ImageForm:
     return ImageForm(image.mode in _GREY, (width, height), image.has_transparency_data)
 
 
+def _content(source: SourcePath | bytes) -> Path | io.BytesIO | io.RawIOBase:
+    """Return what Pillow opens."""
+    if isinstance(source, bytes):
+        return io.BytesIO(source)
+    return source.open() if isinstance(source, StoredPath) else source
+
+
 @contextmanager
-def opened_image(source: Path | bytes, name: str) -> Iterator[Image.Image]:
+def opened_image(source: SourcePath | bytes, name: str) -> Iterator[Image.Image]:
     """Open an image.
 
     Args:
@@ -306,10 +345,10 @@ def opened_image(source: Path | bytes, name: str) -> Iterator[Image.Image]:
     """
     # Pillow raises SyntaxError for damaged files of some formats, and RuntimeError for AVIF.
     with reading(f"image {name}", SyntaxError, RuntimeError, Image.DecompressionBombError):
-        if isinstance(source, Path) and source.is_dir():
+        if not isinstance(source, bytes) and source.is_dir():
             raise ValueError("it is a folder: put images directly into the folder of their class")
         try:
-            image = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
+            image = Image.open(_content(source))
         except UnidentifiedImageError:
             raise ValueError("it is not an image: remove it, or convert it to PNG or JPEG") from None
         with image:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,11 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 from numpy.typing import NDArray
 
+from kfp_distributed.components.prepare_data.chunks import CountRows, FilePart, ignore_count
 from kfp_distributed.components.prepare_data.csv_format import Readable, opened_text
 from kfp_distributed.components.prepare_data.reading import Reject, Rows, one_batch
+from kfp_distributed.components.prepare_data.stored_files import SourcePath
+from kfp_distributed.components.prepare_data.text_parts import first_read, text_parts
 
 BLOCK_BYTES = 2**23
 """Bytes of a file that are parsed together, on all processors."""
@@ -23,26 +25,33 @@ _LINE_BYTES = 2**26
 _ONE_LINE = 'write one object in each line, such as {"age": 4, "kind": "cat"}'
 
 
-def line_blocks(file: Path, size: int | None = None) -> Iterator[bytes]:
-    """Yield the lines of a file, which may be compressed, in blocks of whole lines.
+def json_parts(file: SourcePath, most: int) -> list[FilePart]:
+    """Return the parts of a file, of about `most` bytes each."""
+    return text_parts(file, BLOCK_BYTES, BLOCK_BYTES, most, "utf-8", "")
+
+
+def line_blocks(part: FilePart, size: int | None = None) -> Iterator[bytes]:
+    """Yield the lines of a file, which may be compressed, or of a part of it, in blocks of whole lines.
 
     Args:
-        file: Path of the file.
+        part: The file or the part.
         size: Approximate size of a block in bytes. Default: BLOCK_BYTES.
 
     Raises:
         ValueError: A line has more than 64 MiB, or the file is not JSON Lines.
     """
-    with opened_text(file, "utf-8") as stream:
-        for index, block in enumerate(_whole_lines(stream, size or BLOCK_BYTES)):
-            if not index:
+    size = size or BLOCK_BYTES
+    with opened_text(part.file, "utf-8", part.begin, part.end) as stream:
+        for index, block in enumerate(_whole_lines(stream, first_read(part.begin, size, size), size)):
+            if not index and not part.begin:
                 _check_start(block)
             yield block
 
 
-def _whole_lines(stream: Readable, size: int) -> Iterator[bytes]:
-    rest = b""
-    while data := stream.read(size):
+def _whole_lines(stream: Readable, first_size: int, size: int) -> Iterator[bytes]:
+    rest, next_size = b"", first_size
+    while data := stream.read(next_size):
+        next_size = size
         data = rest + data
         end = data.rfind(b"\n") + 1
         if not end and len(data) > _LINE_BYTES:
@@ -70,23 +79,29 @@ def _check_start(block: bytes) -> None:
 
 
 def read_json(
-    file: Path, types: Mapping[str, pa.DataType], reject: Reject, note_keys: Callable[[list[str]], None]
+    part: FilePart,
+    types: Mapping[str, pa.DataType],
+    reject: Reject,
+    note_keys: Callable[[list[str]], None],
+    count_rows: CountRows = ignore_count,
 ) -> Iterator[Rows]:
     """Yield the rows. An absent key and null are missing values.
 
     Args:
-        file: Path of the file.
+        part: The file, or a part of it.
         types: Columns to read and their types, at least one.
         reject: Is called for each line that does not fit, which is left out.
         note_keys: Is called with the keys of each block that are no columns.
+        count_rows: Is called with the lines of each block. Default: they are not counted.
 
     Raises:
         ValueError: The file is not JSON Lines.
     """
     first = 1
-    for block in line_blocks(file):
+    for block in line_blocks(part):
         parser = _Parser(block, types)
         numbers = parser.numbers
+        count_rows(parser.lines)
         if len(numbers):
             try:
                 rows = parser.rows()

@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from kfp_distributed.components.prepare_data.chunks import CountRows, FilePart, ignore_count, whole_file
 from kfp_distributed.components.prepare_data.column_kinds import (
     KEPT_TYPES,
     column_of,
@@ -15,10 +15,12 @@ from kfp_distributed.components.prepare_data.column_kinds import (
     lines_about_dates,
 )
 from kfp_distributed.components.prepare_data.dates import are_dates
-from kfp_distributed.components.prepare_data.json_files import fit, line_blocks, objects, read_json
+from kfp_distributed.components.prepare_data.json_files import fit, json_parts, line_blocks, objects, read_json
 from kfp_distributed.components.prepare_data.left_out import lines_about_keys
+from kfp_distributed.components.prepare_data.piece_tasks import RunTasks
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind, Options
 from kfp_distributed.components.prepare_data.reading import Reject, Rows, reading
+from kfp_distributed.components.prepare_data.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.table_format import Chosen
 from kfp_distributed.components.prepare_data.times import time_type
 from kfp_distributed.storage.dataset import Column, Task
@@ -43,23 +45,38 @@ class JsonTable:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._later_keys: dict[str, dict[str, None]] = {}
-        self._names: dict[Path, list[str]] = {}
+        self._names: dict[SourcePath, list[str]] = {}
 
-    def names(self, file: Path) -> list[str]:
+    def names(self, file: SourcePath) -> list[str]:
         """Return the keys of the first lines, in the order in which they first appear."""
         if file not in self._names:
-            block = next(line_blocks(file, FIRST_BYTES), b"")
+            block = next(line_blocks(whole_file(file), FIRST_BYTES), b"")
             self._names[file] = [*dict.fromkeys(key for row in objects(block) for key in row)]
         return self._names[file]
 
-    def read(self, file: Path, types: Mapping[str, pa.DataType], reject: Reject) -> Iterator[Rows]:
+    def parts(self, file: SourcePath, most: int, run: RunTasks | None = None) -> list[FilePart]:
+        """Return ranges of bytes of a file, which end with a line."""
+        return json_parts(file, most)
+
+    def read(
+        self, part: FilePart, types: Mapping[str, pa.DataType], reject: Reject, count_rows: CountRows = ignore_count
+    ) -> Iterator[Rows]:
         """Yield the rows. Without types, the rows have one column of no values, unless all lines are unusable."""
-        later = self._later_keys.setdefault(file.name, {})
+        later = self._later_keys.setdefault(part.name, {})
+
+        def note_keys(keys: list[str]) -> None:
+            later.update(dict.fromkeys(keys))
+
         # A column of any type is needed to count the rows.
-        return read_json(file, types or {"": pa.null()}, reject, lambda keys: later.update(dict.fromkeys(keys)))
+        return read_json(part, types or {"": pa.null()}, reject, note_keys, count_rows)
 
     def choose(
-        self, files: Sequence[Path], inputs: Sequence[str], others: Sequence[str], codes: Mapping[str, str], task: Task
+        self,
+        files: Sequence[SourcePath],
+        inputs: Sequence[str],
+        others: Sequence[str],
+        codes: Mapping[str, str],
+        task: Task,
     ) -> Chosen:
         """Choose by the first values how the columns are read."""
         found = _survey(files, [*inputs, *others])
@@ -109,17 +126,27 @@ class JsonTable:
         keys = {key for later in (*names.values(), *self._later_keys.values()) for key in later} - known
         return lines_about_keys(sorted(keys), first)
 
-    def expected_bytes(self, file: Path) -> int:
+    def take_late(self) -> dict[str, dict[str, None]]:
+        """Return the keys of later lines by file, and forget them."""
+        found, self._later_keys = self._later_keys, {}
+        return found
+
+    def add_late(self, found: Mapping[str, Mapping[str, None]]) -> None:
+        """Add keys of later lines by file."""
+        for name, keys in found.items():
+            self._later_keys.setdefault(name, {}).update(keys)
+
+    def expected_bytes(self, file: SourcePath) -> int:
         """Return the approximate size of a file's rows in the shards."""
         return file.stat().st_size // 2  # Each row has the keys.
 
 
-def _survey(files: Sequence[Path], names: Sequence[str]) -> dict[str, tuple[pa.DataType, pa.StringArray]]:
+def _survey(files: Sequence[SourcePath], names: Sequence[str]) -> dict[str, tuple[pa.DataType, pa.StringArray]]:
     """Return the type of the first values of each column, null if all are missing, and the texts among them."""
     found: dict[str, tuple[pa.DataType, pa.StringArray]] = {}
     for file in files:
         with reading(file.name):
-            for block in line_blocks(file, FIRST_BYTES):
+            for block in line_blocks(whole_file(file), FIRST_BYTES):
                 left = [name for name in names if name not in found or _is_open(found[name][0])]
                 if not left:
                     return found
@@ -136,12 +163,12 @@ def _survey(files: Sequence[Path], names: Sequence[str]) -> dict[str, tuple[pa.D
     return {name: found.get(name, nothing) for name in names}
 
 
-def _whole_numbers(files: Sequence[Path], kinds: Mapping[str, pa.DataType]) -> set[str]:
+def _whole_numbers(files: Sequence[SourcePath], kinds: Mapping[str, pa.DataType]) -> set[str]:
     """Return the columns, of some of integers or lists of such, that have integers of 64 bits in all lines."""
     whole = {*kinds}
     for file in files:
         with reading(file.name):
-            for block in line_blocks(file) if whole else ():
+            for block in line_blocks(whole_file(file)) if whole else ():
                 # Arrow finds fast that all numbers of a block are integers.
                 if not fit(block, {name: kinds[name] for name in whole}):
                     for row in objects(block):

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping
+from itertools import islice, pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -35,15 +36,18 @@ class LabelCounts:
         name: Name of the label; "" for none.
         task: What is predicted.
         is_task_open: Whether labels that turn out to be numbers change the task.
+        is_start: Whether no rows come before. Else only `merge` can tell whether all labels so far are numbers.
+            Default: true.
 
     Attributes:
         vocabulary: The spellings of the labels.
     """
 
-    def __init__(self, name: str, task: Task, *, is_task_open: bool) -> None:
-        self._name, self._task, self._is_open = name, task, is_task_open
+    def __init__(self, name: str, task: Task, *, is_task_open: bool, is_start: bool = True) -> None:
+        self._name, self._task, self._is_open = name, task, is_task_open and is_start
         self.vocabulary = GrowingVocabulary()
-        self._checked = 0
+        # Numbers of different spellings at the end of each batch in which there were new ones.
+        self._checked: list[int] = []
         self._are_numbers = True
         self._lowest, self._highest, self._rows = np.inf, -np.inf, 0
         self._spellings: dict[str, list[str]] = {}
@@ -95,8 +99,11 @@ class LabelCounts:
             ReadAgain: The labels are numbers to predict, and the task is open.
             ValueError: There are too many classes.
         """
-        texts = list(self.vocabulary.codes)[self._checked :]
-        self._checked += len(texts)
+        begin, count = self._checked[-1] if self._checked else 0, len(self.vocabulary.codes)
+        if count == begin:
+            return
+        texts = [*islice(self.vocabulary.codes, begin, None)]
+        self._checked.append(count)
         is_number = [re.fullmatch(rf"\s*{FINITE}\s*", text) is not None for text in texts]
         self._are_numbers = self._are_numbers and all(is_number)
         if self._is_open and self._are_numbers:
@@ -104,15 +111,31 @@ class LabelCounts:
                 if not float(text).is_integer():
                     reason = f"label_column {self._name!r} has the value {text}, which is no whole number"
                     raise ReadAgain(regression=reason)
-            if self._checked > _CLASS_NUMBERS:
+            if count > _CLASS_NUMBERS:
                 reason = f"label_column {self._name!r} has more than {_CLASS_NUMBERS} different whole numbers"
                 raise ReadAgain(regression=reason)
-        if self._checked > MAXIMUM_CLASSES:
+        if count > MAXIMUM_CLASSES:
             advice = "name another label_column" + ', or set task to "regression"' * self._are_numbers
             raise ValueError(
                 f"column {self._name!r} has more than {MAXIMUM_CLASSES:,} different values, of the form "
                 f"{text_form(next(iter(self.vocabulary.codes)))!r}: {advice}"
             )
+
+    def merge(self, other: "LabelCounts") -> None:
+        """Add the labels of the rows that follow, and check them in the batches in which they were counted.
+
+        Raises:
+            ReadAgain: The labels are numbers to predict, and the task is open.
+            ValueError: There are too many classes.
+        """
+        texts = iter(other.vocabulary.codes)
+        for begin, end in pairwise([0, *other._checked]):
+            for text in islice(texts, end - begin):
+                self.vocabulary.codes.setdefault(text, len(self.vocabulary.codes) + 1)
+            self.check()
+        self.vocabulary.merge(other.vocabulary)
+        self._lowest, self._highest = min(self._lowest, other._lowest), max(self._highest, other._highest)
+        self._rows += other._rows
 
     def result(self, like: DatasetManifest | None) -> tuple[Label, tuple[int, ...], Mapping[str, int]]:
         """Return the label, the rows of each class, and the class of each spelling.

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kfp_distributed.components.prepare_data.stored_files import RangeStream, SourcePath, StoredPath
+
 DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError)
 """Errors of zipfile for a damaged archive."""
 
@@ -44,14 +46,19 @@ class _Header(NamedTuple):
     offset: int
 
 
-def array_names(file: Path) -> list[str]:
+def seekable(file: SourcePath) -> Path | RangeStream:
+    """Return what zipfile opens: the path of a local file, or the content of an object."""
+    return file.open() if isinstance(file, StoredPath) else file
+
+
+def array_names(file: SourcePath) -> list[str]:
     """Return the names of the arrays of an .npz file.
 
     Raises:
         ValueError: A member is not named NAME.npy, or two have one name.
         zipfile.BadZipFile: The file is not a complete ZIP archive.
     """
-    with zipfile.ZipFile(file) as archive:
+    with zipfile.ZipFile(seekable(file)) as archive:
         # `filename` ends before a null character and has "/" for the system's separator.
         members = [member.orig_filename for member in archive.infolist()]
     for member, count in Counter(members).items():
@@ -65,7 +72,7 @@ def array_names(file: Path) -> list[str]:
     return [member.removesuffix(".npy") for member in members]
 
 
-def read_arrays(file: Path, names: Sequence[str], scratch: Path) -> dict[str, NDArray[Any]]:
+def read_arrays(file: SourcePath, names: Sequence[str], scratch: Path) -> dict[str, NDArray[Any]]:
     """Unpack arrays into a new folder, and map them into memory.
 
     Nothing is written before all of them are checked. The archive chooses neither a path nor more bytes than it
@@ -82,7 +89,7 @@ def read_arrays(file: Path, names: Sequence[str], scratch: Path) -> dict[str, ND
         zipfile.BadZipFile: A member is damaged. The other errors of DAMAGED are possible, too.
     """
     arrays: dict[str, NDArray[Any]] = {}
-    with zipfile.ZipFile(file) as archive:
+    with zipfile.ZipFile(seekable(file)) as archive:
         members = {name: archive.getinfo(f"{name}.npy") for name in names}
         headers = {name: _read_header(archive, member) for name, member in members.items()}
         size, free = sum(member.file_size for member in members.values()), shutil.disk_usage(scratch).free

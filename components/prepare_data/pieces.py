@@ -2,12 +2,16 @@
 
 Each row gets a random number, its key, from 0 to 1. The rows whose keys are in the same part of that range are a piece,
 which is a file and fits into memory. Sorted by their keys, the rows of all pieces in turn are in random order: every
-order is equally likely, and it depends on the seed and the number of the row alone. It depends neither on the number of
-the pieces nor on the batches in which the rows are added.
+order is equally likely, and it depends on the seed, the chunk of the row and its number there alone. It depends neither
+on the number of the pieces nor on the batches in which the rows are added.
+
+The number of the pieces depends on the expected bytes alone, so what is found piece by piece does not depend on the
+processes that work on them.
 """
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +27,7 @@ WAITING_BYTES = 2**25
 
 
 class Pieces:
-    """Rows that are added in any order and read in random order.
+    """Rows that are added in any order, and read from the `files` of the pieces.
 
     Args:
         folder: Folder for the pieces, which may not exist. Its disk needs as much space as the rows.
@@ -38,85 +42,167 @@ class Pieces:
     def __init__(self, folder: Path, expected_bytes: int, seed: int, piece_bytes: int = PIECE_BYTES) -> None:
         self._folder, self.expected_bytes = folder, expected_bytes
         folder.mkdir(parents=True, exist_ok=True)
-        self._count = min(_MOST_PIECES, max(1, -(-expected_bytes // piece_bytes)))
-        # Another stream of random numbers than that of the split.
-        self._generator = np.random.default_rng((seed, 2))
+        self._count = piece_count(expected_bytes, piece_bytes)
+        self._rows = np.zeros(self._count, np.int64)
+        self._seed = seed
+        self.begin_chunk(0)
         self._schema: pa.Schema | None = None
-        self._pending: dict[int, list[pa.RecordBatch]] = {}
-        self._pending_bytes = 0
-        self.rows = 0
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+
+    def begin_chunk(self, number: int) -> None:
+        """Begin with a chunk of the rows, whose keys depend on no other chunk.
+
+        Args:
+            number: Number of the chunk. The first one is 0, with which the pieces begin.
+        """
+        # Another stream of random numbers than that of the split.
+        self._generator = np.random.default_rng((self._seed, 2, number))
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Add rows, all of one schema."""
         keys = self._generator.random(rows.num_rows)
-        pieces = (keys * self._count).astype(np.uint16)
-        order = np.argsort(pieces, kind="stable")
         # The key is the last column. Its name may be that of another column, because columns are read by position.
         batch = pa.RecordBatch.from_arrays([*rows.columns, pa.array(keys)], schema=_with_key(rows.schema))
-        self._schema, self.rows = batch.schema, self.rows + rows.num_rows
-        edges = np.searchsorted(pieces[order], np.arange(self._count + 1))
-        batch = batch.take(pa.array(order))
-        for piece in np.flatnonzero(np.diff(edges)).tolist():
-            self._pending.setdefault(piece, []).append(batch[edges[piece] : edges[piece + 1]])
-        self._pending_bytes += batch.nbytes
-        if self._pending_bytes >= WAITING_BYTES:
+        self._schema = batch.schema
+        self._rows += np.bincount(self._piece_of(keys), minlength=self._count)
+        self._waiting.append(batch)
+        self._waiting_bytes += batch.nbytes
+        if self._waiting_bytes >= WAITING_BYTES:
             self.flush()
+
+    def _piece_of(self, keys: NDArray[np.float64]) -> NDArray[np.uint16]:
+        return (keys * self._count).astype(np.uint16)
+
+    @property
+    def rows(self) -> int:
+        """Number of the rows that were added."""
+        return int(self._rows.sum())
 
     def flush(self) -> None:
         """Append the rows that wait in memory to their pieces."""
-        # Opened for each write, because there may be more pieces than a process may open files.
-        for piece, batches in self._pending.items():
-            with self._path(piece).open("ab") as stream:
-                stream.write(pa.concat_batches(batches).serialize())
-        self._pending, self._pending_bytes = {}, 0
+        if not self._waiting:
+            return
+        # Divided only now: a few rows for each of many pieces would need more memory for their columns than for values.
+        rows = pa.concat_batches(self._waiting)
+        self._waiting, self._waiting_bytes = [], 0
+        pieces = self._piece_of(rows.columns[-1].to_numpy())
+        order = np.argsort(pieces, kind="stable")
+        edges = np.searchsorted(pieces[order], np.arange(self._count + 1))
+        for piece in np.flatnonzero(np.diff(edges)).tolist():
+            numbers = pa.array(order[edges[piece] : edges[piece + 1]])
+            # Opened for each write, because there may be more pieces than a process may open files.
+            with _piece_path(self._folder, piece).open("ab") as stream:
+                stream.write(rows.take(numbers).serialize())
 
-    def read(
-        self,
-        names: Sequence[str] | None = None,
-        *,
-        in_order: bool = True,
-        reorder: Callable[[NDArray[np.uint32]], NDArray[np.uint32]] = lambda order: order,
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of each piece, sorted by their keys. The keys themselves are left out.
+    def files(self) -> "PieceFiles":
+        """Return the files of the pieces, with all rows that were added."""
+        self.flush()
+        return PieceFiles(self._folder, self._schema or pa.schema([]), self._rows.copy())
+
+    def joined(self, path: Path) -> NDArray[np.int64]:
+        """Move the pieces into one file, one after the other.
 
         Args:
-            names: Names of the columns to read. Default: all columns.
-            in_order: Whether the rows are sorted by their keys. Default: true.
-            reorder: Function that changes the order of the rows of a piece before they are sorted. Default: no change.
+            path: Path of the new file.
+
+        Returns:
+            Where each piece begins, and where the last one ends, [pieces + 1].
         """
         self.flush()
-        columns = None if names is None or self._schema is None else [*map(self._schema.names.index, names)]
-        for piece in range(self._count):
-            path = self._path(piece)
-            if path.exists():
-                rows = pa.concat_batches(self._read(path, columns))
-                keys, rows = rows.columns[-1], rows.select(range(len(rows.columns) - 1))
-                yield rows.take(pa.array(reorder(self._order(piece, keys)))) if in_order else rows
-
-    def _order(self, piece: int, keys: pa.DoubleArray) -> NDArray[np.uint32]:
-        """Return the order of the rows of a piece by their keys. It is kept on the disk: sorting takes longer."""
-        path = self._folder / f"order-{piece}"
-        if path.exists():
-            return np.fromfile(path, np.uint32)
-        order = np.argsort(keys.to_numpy()).astype(np.uint32)
-        path.write_bytes(order.tobytes())  # tofile() has no errno in its error for a full disk.
-        return order
+        sizes = np.zeros(self._count + 1, np.int64)
+        with path.open("wb") as target:
+            for piece in np.flatnonzero(self._rows).tolist():
+                file = _piece_path(self._folder, piece)
+                sizes[piece + 1] = file.stat().st_size
+                with file.open("rb") as source:
+                    shutil.copyfileobj(source, target)
+                file.unlink()
+        return np.cumsum(sizes)
 
     def delete(self) -> None:
         """Delete the rows."""
         shutil.rmtree(self._folder)
 
-    def _path(self, piece: int) -> Path:
-        return self._folder / f"piece-{piece}"
 
-    def _read(self, path: Path, columns: Sequence[int] | None) -> list[pa.RecordBatch]:
-        batches = []
-        with pa.OSFile(str(path)) as stream:
-            size = stream.size()
-            while stream.tell() < size:
-                batch = pa.ipc.read_record_batch(pa.ipc.read_message(stream), self._schema)
-                batches.append(batch if columns is None else batch.select([*columns, batch.num_columns - 1]))
-        return batches
+@dataclass(frozen=True)
+class PieceFiles:
+    """The files of the pieces, which any process of this machine can read.
+
+    Attributes:
+        folder: Folder of the files. What is found about a piece is kept here, too.
+        schema: The columns. The key is the last one.
+        rows: Number of rows of each piece, [pieces].
+    """
+
+    folder: Path
+    schema: pa.Schema
+    rows: NDArray[np.int64]
+
+    @property
+    def numbers(self) -> list[int]:
+        """Numbers of the pieces that have rows, in order."""
+        return [int(piece) for piece in np.flatnonzero(self.rows)]
+
+    def read(self, piece: int, names: Sequence[str] | None = None) -> tuple[pa.RecordBatch, NDArray[np.float64]]:
+        """Return the rows of a piece in the order in which they were added, and their keys.
+
+        Args:
+            piece: Number of the piece, which has rows.
+            names: Names of the columns to read. Default: all columns.
+        """
+        last = len(self.schema) - 1
+        columns = [*range(last)] if names is None else [*map(self.schema.names.index, names)]
+        rows = pa.concat_batches(self._batches(piece, [*columns, last]))
+        return rows.select(range(len(columns))), rows.columns[-1].to_numpy()
+
+    def at_once(self, names: Sequence[str] | None = None) -> int:
+        """Return how many pieces that follow each other one task should read.
+
+        Args:
+            names: Names of the columns that it reads. Default: all columns.
+        """
+        return 1
+
+    def delete_rows(self) -> None:
+        """Delete the rows, when nothing reads them any more, so that others get their space."""
+        shutil.rmtree(self.folder)
+
+    def keep(self, name: str, data: bytes) -> None:
+        """Keep what was found about a piece beside the rows."""
+        # tofile() has no errno in its error for a full disk.
+        (self.folder / name).write_bytes(data)
+
+    def kept(self, name: str) -> bytes:
+        """Return what was kept under a name."""
+        return (self.folder / name).read_bytes()
+
+    def _batches(self, piece: int, columns: list[int]) -> list[pa.RecordBatch]:
+        with pa.OSFile(str(_piece_path(self.folder, piece))) as stream:
+            return read_batches(stream, self.schema, columns)
+
+
+def read_batches(stream: pa.NativeFile, schema: pa.Schema, columns: list[int]) -> list[pa.RecordBatch]:
+    """Return some columns of all batches of a stream."""
+    batches, size = [], stream.size()
+    while stream.tell() < size:
+        batch = pa.ipc.read_record_batch(pa.ipc.read_message(stream), schema)
+        batches.append(batch.select(columns))
+    return batches
+
+
+def piece_count(expected_bytes: int, piece_bytes: int = PIECE_BYTES) -> int:
+    """Return the number of the pieces of so many bytes."""
+    return min(_MOST_PIECES, max(1, -(-expected_bytes // piece_bytes)))
+
+
+def order_by_key(keys: NDArray[np.float64]) -> NDArray[np.uint32]:
+    """Return the random order of the rows of a piece."""
+    return np.argsort(keys).astype(np.uint32)
+
+
+def _piece_path(folder: Path, piece: int) -> Path:
+    return folder / f"piece-{piece}"
 
 
 def _with_key(schema: pa.Schema) -> pa.Schema:

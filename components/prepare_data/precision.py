@@ -56,6 +56,13 @@ class Precision:
         is_new = are_equal.any(axis=0) & np.isnan(self.examples[0])
         self.examples = np.where(is_new, [small[first, elements], large[first, elements]], self.examples)
 
+    def merge(self, other: "Precision") -> None:
+        """Add the comparison of a later part of the source."""
+        self.distinct = self.distinct + other.distinct
+        self.collapsed = self.collapsed + other.collapsed
+        self.are_whole = self.are_whole | other.are_whole
+        self.examples = np.where(np.isnan(self.examples[0]), other.examples, self.examples)
+
     def collapses(self) -> tuple[float, float] | None:
         """Return two numbers of an element that become equal, if that loses information; else None.
 

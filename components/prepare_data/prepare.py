@@ -4,8 +4,11 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+
+import pyarrow as pa
 
 from kfp_distributed.components.artifacts import Artifact
 from kfp_distributed.components.prepare_data.data_warnings import (
@@ -16,10 +19,15 @@ from kfp_distributed.components.prepare_data.data_warnings import (
     untrained_warnings,
 )
 from kfp_distributed.components.prepare_data.disk_errors import disk_errors
-from kfp_distributed.components.prepare_data.fetch import local_copy
-from kfp_distributed.components.prepare_data.overview import overview_page
+from kfp_distributed.components.prepare_data.fetch import is_stored, local_copy, refuse_downloads, stored_source
+from kfp_distributed.components.prepare_data.overview import OverviewPage, overview_page
+from kfp_distributed.components.prepare_data.piece_tasks import run_here
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.read import read_sources
+from kfp_distributed.components.prepare_data.step_scratch import step_tasks
+from kfp_distributed.components.prepare_data.stored_files import SourcePath
+from kfp_distributed.components.prepare_data.stored_shards import shard_stores, store_shards, take_shards
+from kfp_distributed.components.prepare_data.stored_tasks import Engine, StoredTasks
 from kfp_distributed.components.prepare_data.strata import plan_strata
 from kfp_distributed.components.prepare_data.write import write_splits
 from kfp_distributed.components.source_address import DIGITS
@@ -34,10 +42,13 @@ def prepare(
     datasets: Mapping[str, Artifact],
     overview: str,
     sources_of_splits: Mapping[str, str] = MappingProxyType({}),
+    engine: Engine | None = None,
 ) -> dict[str, DatasetManifest]:
     """Write the train, validation and test datasets and the overview of a source.
 
-    The outputs appear only when all of them are complete.
+    With an engine, an s3:// or minio:// source is not downloaded: this process and the tasks read the ranges that they
+    need. The outputs appear only when all of them are complete. If the artifacts are in an object store, the shards are
+    stored beside them (`shards_uri`).
 
     Args:
         source: "digits", or path or address of the data.
@@ -45,6 +56,7 @@ def prepare(
         datasets: Output artifacts "train", "validation" and "test". Rows and classes are added to their metadata.
         overview: Path of the HTML page.
         sources_of_splits: Paths or addresses of rows of "validation" or "test" alone. Default: none.
+        engine: Where the tasks run, with results that are equal to the last byte. Default: in this process.
 
     Returns:
         The manifest of each split.
@@ -52,42 +64,36 @@ def prepare(
     Raises:
         ValueError: The source or an option is wrong. No output is written.
         OSError: The source cannot be downloaded, or a dataset cannot be written.
+        StorageError: The shards cannot be stored, or an object of the source cannot be read or was replaced.
     """
+    _return_freed_memory()
+    if engine and engine.has_other_machines:
+        refuse_downloads([source, *sources_of_splits.values()])
     targets = {split: Path(dataset.path) for split, dataset in datasets.items()}
     parent = targets["train"].parent
-    with tempfile.TemporaryDirectory(prefix="prepare-data-") as scratch:
-        files = {split: _local(address, Path(scratch, split)) for split, address in sources_of_splits.items()}
-        files = {"": _local(source, Path(scratch, "source")), **files}
+    with shard_stores(datasets) as stores, tempfile.TemporaryDirectory(prefix="prepare-data-") as scratch:
+        files = _opened({"source": source, **sources_of_splits}, Path(scratch), engine)
         # Beside the outputs, because their disk has place for the rows.
         with (
             disk_errors(parent, Path(scratch)),
             _folder(parent),
             tempfile.TemporaryDirectory(prefix=".prepare-data-", dir=parent) as unfinished,
+            step_tasks(engine, files, options) as tasks,
         ):
-            read = read_sources(files, options, Path(scratch), Path(unfinished), _log)
-            warnings = [*scaling_warnings(read.scan.columns), *read.scan.warnings]
-            _log(warnings)
-            strata = plan_strata(read.pieces, read.scan, read.split_by, options, read.fixed_splits)
-            _log(strata.warnings)
             folders = {split: Path(unfinished, split) for split in targets}
             for folder in folders.values():
                 folder.mkdir()
-            with disk_errors(parent, Path(scratch), read.pieces.expected_bytes):
-                manifests, profile = write_splits(
-                    read.pieces, read.scan, strata, options, without_secrets(source), folders, Path(unfinished)
-                )
-            train = manifests["train"]
-            warnings_of_rows = [
-                *leakage_warnings(profile.predictors),
-                *duplicate_warnings(profile.duplicates, read.scan.collapsed),
-                *unseen_warnings(profile.unseen),
-                *untrained_warnings(train.label.name, train.label.classes, train.class_counts),
-            ]
-            _log(warnings_of_rows)
+            preparation = _Preparation(files, options, Path(scratch), Path(unfinished), folders, tasks)
+            manifests, content = preparation.write(without_secrets(source))
             page = Path(unfinished, "overview")
-            notes = [*read.notes, *strata.warnings, *warnings_of_rows, *warnings]
-            content = overview_page(manifests, profile, read.scan.missing, notes)
             page.write_text(render_page("prepare_data.html", content), encoding="utf-8")
+            manifests |= {
+                split: take_shards(manifests[split], tasks.store, folder, stores.get(split))
+                if tasks
+                else store_shards(manifests[split], folder, stores[split])
+                for split, folder in folders.items()
+                if tasks or split in stores
+            }
             for split, target in targets.items():
                 shutil.rmtree(target, ignore_errors=True)
                 folders[split].replace(target)
@@ -101,10 +107,84 @@ def prepare(
     return manifests
 
 
-def _local(source: str, scratch: Path) -> Path | None:
-    """Return the path of a source, and download it first if it is remote; None for the digits."""
-    scratch.mkdir()
-    return None if source == DIGITS else local_copy(source, scratch)
+def _return_freed_memory() -> None:
+    """Let Arrow return freed memory to the system soon.
+
+    With mimalloc, its default, a Parquet file of 2.5 million rows took 477 to 513 MB at its peak, and with jemalloc 402
+    MB (benchmarks/large.md). Not every build of Arrow has jemalloc.
+    """
+    if "jemalloc" in pa.supported_memory_backends():
+        pa.set_memory_pool(pa.jemalloc_memory_pool())
+
+
+@dataclass(frozen=True)
+class _Preparation:
+    """The way from the sources to the datasets in folders, or in the scratch of tasks.
+
+    Attributes:
+        files: File or folder of each source, None for the digits.
+        options: Options of reading and splitting.
+        scratch: Folder of what was downloaded or unpacked.
+        unfinished: Folder for the rows.
+        folders: Folder of each split.
+        tasks: What runs tasks; None for this process.
+    """
+
+    files: Mapping[str, SourcePath | None]
+    options: Options
+    scratch: Path
+    unfinished: Path
+    folders: Mapping[str, Path]
+    tasks: StoredTasks | None
+
+    def write(self, name: str) -> tuple[dict[str, DatasetManifest], OverviewPage]:
+        """Write the datasets, and return their manifests and the content of the overview.
+
+        Args:
+            name: Source of the data, for the manifests.
+        """
+        options, tasks = self.options, self.tasks
+        run = tasks.run if tasks else run_here
+        read = read_sources(self.files, options, self.scratch, self.unfinished, _log, tasks)
+        # What was downloaded or unpacked takes more space than the rows, and is read no more.
+        for path in self.scratch.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        warnings = [*scaling_warnings(read.scan.columns), *read.scan.warnings]
+        _log(warnings)
+        strata, counts = plan_strata(
+            read.pieces, read.scan, read.split_by, options, read.fixed_splits, run, self.unfinished
+        )
+        _log(strata.warnings)
+        with disk_errors(self.unfinished.parent, self.scratch, read.expected_bytes):
+            manifests, profile = write_splits(
+                read.pieces, read.scan, strata, counts, options, name, self.folders, run, tasks
+            )
+            if not tasks:
+                read.pieces.delete_rows()
+        train = manifests["train"]
+        warnings_of_rows = [
+            *leakage_warnings(profile.predictors),
+            *duplicate_warnings(profile.duplicates, read.scan.collapsed),
+            *unseen_warnings(profile.unseen),
+            *untrained_warnings(train.label.name, train.label.classes, train.class_counts),
+        ]
+        _log(warnings_of_rows)
+        notes = [*read.notes, *strata.warnings, *warnings_of_rows, *warnings]
+        return manifests, overview_page(manifests, profile, read.scan.missing, notes)
+
+
+def _opened(sources: Mapping[str, str], scratch: Path, engine: Engine | None) -> dict[str, SourcePath | None]:
+    """Return the path of each source, and download it if it is remote and no tasks read it; None for the digits."""
+    files: dict[str, SourcePath | None] = {}
+    for name, source in sources.items():
+        folder = scratch / name
+        folder.mkdir()
+        split = "" if name == "source" else name
+        if source == DIGITS:
+            files[split] = None
+        else:
+            files[split] = stored_source(source) if engine and is_stored(source) else local_copy(source, folder)
+    return files
 
 
 @contextmanager

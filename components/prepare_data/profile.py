@@ -3,6 +3,8 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +14,7 @@ from kfp_distributed.components.moments import Moments
 from kfp_distributed.components.prepare_data.duplicates import DuplicateCounter, Duplicates, row_hashes
 from kfp_distributed.components.prepare_data.leakage import Predictor, rank_predictors
 from kfp_distributed.components.prepare_data.sample import RowSample, Sampler
-from kfp_distributed.components.prepare_data.vocabulary import Unseen, VocabularyCounter
+from kfp_distributed.components.prepare_data.vocabulary import Unseen, VocabularyCounter, recoded
 from kfp_distributed.storage.dataset import Column, Label, column_matrix, is_image
 
 SPLITS = ("train", "validation", "test")
@@ -89,64 +91,96 @@ class Profile:
     unseen: Sequence[Unseen] = ()
 
 
-class Profiler:
-    """Collects the profile of a dataset while its rows are written.
+@dataclass
+class PieceProfile:
+    """Description of the rows of a piece; of several after `merge`.
 
-    Its memory does not grow with the number of rows.
-
-    Args:
-        vocabularies: The inputs, with the values of the training rows.
-        label: The label.
-        rows: Number of rows of each split that will be added, in the order of SPLITS. The first one with rows is
-            described, usually that of the training rows.
-        seed: Seed of the sample.
+    Attributes:
+        moments: Statistics of each input of numbers in the described split.
+        labels: Statistics of the numbers to predict in the training rows.
+        class_counts: Rows of each class, [splits, classes]; one class without classes.
+        sample: The drawn rows of the described split, in order.
     """
 
-    def __init__(self, vocabularies: VocabularyCounter, label: Label, rows: Sequence[int], seed: int) -> None:
-        columns = vocabularies.columns
-        self._described = next((split for split, count in enumerate(rows) if count), 0)
-        self.moments = {
-            column.name: Moments(feature_count(column)) for column in columns if column.kind in ("number", "tensor")
-        }
-        self._columns, self._label = columns, label
-        self._width = max(1, sum(math.prod(column.shape) for column in columns))
-        # Another stream of random numbers than that of the split, which must not depend on the sample.
-        generator = np.random.default_rng((seed, 1))
-        self._sampler = Sampler(columns, label.name, rows[self._described], generator)
-        self._duplicates = DuplicateCounter(SPLITS)
-        # The hash of a row, and so `content`, must not depend on the order of the columns.
-        self._by_name = sorted(range(len(columns)), key=lambda index: columns[index].name)
-        self._vocabularies = vocabularies
+    moments: dict[str, Moments]
+    labels: Moments
+    class_counts: NDArray[np.int64]
+    sample: Sequence[pa.RecordBatch] = ()
 
-    def add(self, rows: pa.RecordBatch, splits: NDArray[np.intp]) -> None:
-        """Add rows to the statistics and the sample.
+    def merge(self, later: "PieceProfile") -> None:
+        """Add the piece that follows. Its sample is left out."""
+        for name, moments in self.moments.items():
+            moments.merge(later.moments[name])
+        self.labels.merge(later.labels)
+        self.class_counts += later.class_counts
+
+
+@dataclass(frozen=True)
+class Describing:
+    """How the rows of a piece are described.
+
+    Attributes:
+        columns: The inputs, with the values of all rows.
+        label: The label.
+        described: Index in SPLITS of the split that is described.
+    """
+
+    columns: tuple[Column, ...]
+    label: Label
+    described: int
+
+    def empty(self) -> PieceProfile:
+        """Return the description of no row."""
+        names = [column for column in self.columns if column.kind in ("number", "tensor")]
+        return PieceProfile(
+            {column.name: Moments(feature_count(column)) for column in names},
+            Moments(),
+            np.zeros((len(SPLITS), max(1, len(self.label.classes))), np.int64),
+        )
+
+    def profile(self, rows: pa.RecordBatch, splits: NDArray[np.intp], sampled: NDArray[np.int64]) -> PieceProfile:
+        """Return the description of the rows of a piece.
 
         Args:
             rows: Rows of all splits in the form of the shards, with the vocabularies of all rows, and with numbers in
                 the place of gaps.
             splits: Index in SPLITS of each row's split.
+            sampled: Which rows of the described split are drawn, from 0.
         """
-        begin = 0
+        found, sample, begin, seen = self.empty(), [], 0, 0
+        if self.label.task == "classification":
+            cells = splits * len(self.label.classes) + rows[self.label.name].to_numpy()
+            found.class_counts += np.bincount(cells, minlength=found.class_counts.size).reshape(len(SPLITS), -1)
+        elif self.label.task == "regression":
+            found.labels.add(rows[self.label.name].to_numpy()[splits == 0])
         for part in self._parts(rows):
-            described = np.flatnonzero(splits[begin : begin + part.num_rows] == self._described)
-            for name, moments in self.moments.items():
+            described = np.flatnonzero(splits[begin : begin + part.num_rows] == self.described)
+            for name, moments in found.moments.items():
                 moments.add(column_matrix(part[name])[described])
-            self._sampler.add(part, described)
-            begin += part.num_rows
+            first, last = np.searchsorted(sampled, (seen, seen + len(described)))
+            if first < last:
+                sample.append(part.take(pa.array(described[sampled[first:last] - seen])))
+            begin, seen = begin + part.num_rows, seen + len(described)
+        found.sample = sample
+        return found
 
-    def add_to_duplicates(self, rows: pa.RecordBatch, splits: NDArray[np.intp]) -> None:
-        """Add the same rows to the count of duplicates. Another thread may call this.
+    def duplicates(self, rows: pa.RecordBatch, splits: NDArray[np.intp], limit: int | None = None) -> DuplicateCounter:
+        """Return the count of equal rows of a piece, which needs up to 4 MiB. Another thread may call this.
 
         Args:
             rows: The rows. Gaps are gaps, so that equal rows of another split are equal.
             splits: Index in SPLITS of each row's split.
+            limit: Limit of the hashes of the pieces before. Default: none.
         """
-        self._duplicates.add(np.concatenate([self._hashes(part) for part in self._parts(rows)]), splits)
+        counter = DuplicateCounter(SPLITS)
+        counter.limit = limit or counter.limit
+        counter.add(np.concatenate([self._hashes(part) for part in self._parts(rows)]), splits)
+        return counter
 
     def _hashes(self, rows: pa.RecordBatch) -> NDArray[np.uint64]:
         features, kept = [], []
-        for index in self._by_name:
-            column = self._columns[index]
+        # The hash of a row, and so `content`, must not depend on the order of the columns.
+        for column in sorted(self.columns, key=lambda column: column.name):
             if column.kind == "kept":
                 kept.append(rows[column.name])
             else:
@@ -154,10 +188,68 @@ class Profiler:
         return row_hashes(features, kept)
 
     def _parts(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        count = rows.num_rows
-        size = count if count * self._width <= MAXIMUM_NUMBERS else max(1, PART_NUMBERS // self._width)
+        count, width = rows.num_rows, max(1, sum(math.prod(column.shape) for column in self.columns))
+        size = count if count * width <= MAXIMUM_NUMBERS else max(1, PART_NUMBERS // width)
         for begin in range(0, max(1, count), max(1, size)):
             yield rows.slice(begin, size)
+
+
+class Profiler:
+    """Merges the descriptions of the pieces.
+
+    Its memory does not grow with the number of rows.
+
+    Args:
+        vocabularies: The inputs, with the values of the training rows.
+        label: The label.
+        rows: Rows of each split in each piece, [pieces, splits], in the order of SPLITS. The first split with rows is
+            described, usually that of the training rows.
+        seed: Seed of the sample.
+    """
+
+    def __init__(self, vocabularies: VocabularyCounter, label: Label, rows: NDArray[np.int64], seed: int) -> None:
+        columns = tuple(vocabularies.columns)
+        self.describing = Describing(columns, label, int((rows.sum(axis=0) > 0).argmax()))
+        self._ends = np.cumsum(rows[:, self.describing.described])
+        # Another stream of random numbers than that of the split, which must not depend on the sample.
+        generator = np.random.default_rng((seed, 1))
+        self._sampler = Sampler(columns, label.name, int(self._ends[-1]), generator)
+        self._merged, self._duplicates = self.describing.empty(), DuplicateCounter(SPLITS)
+        self._vocabularies = vocabularies
+
+    def sampled(self) -> Iterator[NDArray[np.int64]]:
+        """Yield for each piece which rows of the described split are drawn."""
+        for begin, end in pairwise([0, *self._ends.tolist()]):
+            yield self._sampler.numbers(begin, end)
+
+    @property
+    def limit(self) -> int:
+        """Limit of the hashes of rows that may be duplicates, for the pieces that follow."""
+        return self._duplicates.limit
+
+    def merge(self, later: PieceProfile) -> None:
+        """Add the description of the piece that follows."""
+        self._merged.merge(later)
+        self._sampler.add(later.sample)
+
+    def merge_duplicates(self, duplicates: DuplicateCounter) -> None:
+        """Add the duplicates of a piece. Another thread may call this."""
+        self._duplicates.merge(duplicates)
+
+    @property
+    def moments(self) -> Mapping[str, Moments]:
+        """Statistics of each input of numbers in the described split."""
+        return self._merged.moments
+
+    @property
+    def labels(self) -> Moments:
+        """Statistics of the numbers to predict in the training rows."""
+        return self._merged.labels
+
+    @property
+    def class_counts(self) -> NDArray[np.int64]:
+        """Rows of each class, [splits, classes]; one class without classes."""
+        return self._merged.class_counts
 
     @property
     def content(self) -> str:
@@ -170,10 +262,10 @@ class Profiler:
         Args:
             unknown: Values of categories that another dataset, whose vocabularies are applied, does not have.
         """
-        sample = self._sampler.sample(self._vocabularies.recode)
+        sample = self._sampler.sample(partial(recoded, indices=self._vocabularies.indices))
         columns = self._vocabularies.training_columns()
         predictors = []
-        if self._label.task == "classification":
+        if self.describing.label.task == "classification":
             predictors = rank_predictors(columns, sample.columns(columns), sample.labels)
         duplicates = self._duplicates.duplicates()
         return Profile(self.moments, sample, predictors, duplicates, [*unknown, *self._vocabularies.unseen()])

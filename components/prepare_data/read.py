@@ -6,16 +6,21 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from kfp_distributed.components.prepare_data.chunks import CHUNK_BYTES
 from kfp_distributed.components.prepare_data.disk_errors import disk_errors
 from kfp_distributed.components.prepare_data.folder_splits import split_sources
-from kfp_distributed.components.prepare_data.pieces import Pieces
+from kfp_distributed.components.prepare_data.pieces import PIECE_BYTES, PieceFiles, Pieces
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind, Options
 from kfp_distributed.components.prepare_data.reading import ReadAgain, RejectedRows
 from kfp_distributed.components.prepare_data.scan import Scan, Scanner, lines_about_gaps
+from kfp_distributed.components.prepare_data.scan_tasks import TaskScanner
 from kfp_distributed.components.prepare_data.source import Source, SplitBy
 from kfp_distributed.components.prepare_data.source_files import SourceFiles
 from kfp_distributed.components.prepare_data.sources import open_source
 from kfp_distributed.components.prepare_data.split_rows import DRAWN, TEST, VALIDATION
+from kfp_distributed.components.prepare_data.stored_files import SourcePath
+from kfp_distributed.components.prepare_data.stored_pieces import AHEAD_BYTES
+from kfp_distributed.components.prepare_data.stored_tasks import StoredTasks
 from kfp_distributed.storage.dataset import Column, Task
 
 _SPLITS = {"": DRAWN, "validation": VALIDATION, "test": TEST}
@@ -34,13 +39,15 @@ class ReadSources:
 
     Attributes:
         pieces: The rows.
+        expected_bytes: Approximate size of the rows.
         scan: What they are.
         split_by: The column that decides about the split of a row.
         fixed_splits: Splits that have sources of their own.
         notes: Lines about what is left out, for the overview.
     """
 
-    pieces: Pieces
+    pieces: PieceFiles
+    expected_bytes: int
     scan: Scan
     split_by: SplitBy
     fixed_splits: frozenset[int]
@@ -48,11 +55,12 @@ class ReadSources:
 
 
 def read_sources(
-    files: Mapping[str, Path | None],
+    files: Mapping[str, SourcePath | None],
     options: Options,
     scratch: Path,
     unfinished: Path,
     log: Callable[[Iterable[str]], None],
+    tasks: StoredTasks | None = None,
 ) -> ReadSources:
     """Read and check all rows.
 
@@ -66,6 +74,7 @@ def read_sources(
         scratch: Folder for unpacked files.
         unfinished: Folder for the rows.
         log: Prints lines about the source.
+        tasks: Runs the tasks that scan the chunks. Default: this process scans them.
 
     Raises:
         ValueError: A source cannot be used.
@@ -80,18 +89,17 @@ def read_sources(
     logged: set[str] = set()
     attempt = 0
     if options.like:
-        options, reason = _like(options, options.like.columns), "the dataset in like has it"
+        options, reason = options_like(options, options.like.columns), "the dataset in like has it"
     while True:
         main = open_source(sources[""], options, scratch, codes, task)
         if options.like:
-            main = replace(main, types=_kept_types(main, options.like.columns))
+            main = replace(main, types=kept_types(main, options.like.columns))
         log(note for note in main.notes if note not in logged)
         logged |= {*main.notes}
-        pieces = Pieces(unfinished / f"pieces-{attempt}", main.expected_bytes, options.seed)
+        scanner = _scanner(main, options, unfinished, f"pieces-{attempt}", tasks)
         rejected = RejectedRows(options.on_bad_row)
         try:
             with disk_errors(unfinished.parent, scratch, main.expected_bytes):
-                scanner = Scanner(main, pieces, options)
                 notes, late = [*main.notes], list[str]()
                 for split, listing in sources.items():
                     source = _like_main(listing, options, scratch, main) if split else main
@@ -105,29 +113,39 @@ def read_sources(
             options = replace(options, image_shapes={**options.image_shapes, **found.image_shapes})
             if found.regression:
                 task, reason = "regression", found.regression
-        pieces.delete()
+        scanner.delete()
         attempt += 1
     print(f"task: {task}, because {reason or scanner.reason}", flush=True)
     found_late = [*late, *rejected.notes(), *lines_about_gaps(scan.dropped)]
     log(found_late)
     fixed = frozenset(_SPLITS[split] for split in sources if split)
-    return ReadSources(pieces, scan, main.split_by, fixed, (*notes, *found_late))
+    return ReadSources(scanner.files(), main.expected_bytes, scan, main.split_by, fixed, (*notes, *found_late))
+
+
+def _scanner(
+    source: Source, options: Options, unfinished: Path, name: str, tasks: StoredTasks | None
+) -> Scanner | TaskScanner:
+    """Return the pass over the sources, whose first one is given."""
+    if tasks:
+        return TaskScanner(source, options, tasks, f"{name}/", CHUNK_BYTES, PIECE_BYTES, AHEAD_BYTES)
+    pieces = Pieces(unfinished / name, source.expected_bytes, options.seed, PIECE_BYTES)
+    return Scanner(source, pieces, options, CHUNK_BYTES)
 
 
 def _like_main(files: SourceFiles | None, options: Options, scratch: Path, main: Source) -> Source:
     """Open the source of a split, whose columns are read as those of the main source."""
-    source = open_source(files, _like(options, main.columns), scratch, {}, main.task)
+    source = open_source(files, options_like(options, main.columns), scratch, {}, main.task)
     return replace(source, columns=main.columns, types=main.types)
 
 
-def _like(options: Options, columns: Sequence[Column]) -> Options:
+def options_like(options: Options, columns: Sequence[Column]) -> Options:
     """Return options with which a source is read that has these columns."""
     shapes = {column.name: column.shape for column in columns if column.dtype == "uint8" and len(column.shape) == 3}
     names = tuple(column.name for column in columns)
     return replace(options, columns=_declared(columns), inputs=names, image_shapes=shapes)
 
 
-def _kept_types(source: Source, columns: Iterable[Column]) -> dict[str, pa.DataType]:
+def kept_types(source: Source, columns: Iterable[Column]) -> dict[str, pa.DataType]:
     """Return the types of a source's kept columns as another dataset keeps them.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import TypeVar
 _Item = TypeVar("_Item")
 
 
-def read_ahead(items: Iterator[_Item], count: int = 1) -> Iterator[_Item]:
+def read_ahead(items: Iterator[_Item], count: int = 1) -> Generator[_Item, None, None]:
     """Yield the items of an iterator, which runs in a thread of its own.
 
     The thread ends before this generator does, also if it is closed early. Errors of the iterator are raised here.

@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+from kfp_distributed.components.prepare_data.chunks import CountRows, FilePart
 
 REPORTED_ROWS = 20
 """Rows that cannot be used and are reported together."""
@@ -15,6 +17,20 @@ REPORTED_ROWS = 20
 Reject = Callable[[int, str, str], None]
 """Is called with a row that cannot be used: its number in the file, the column ("" for the whole row) and the problem,
 such as "is missing: fill it in"."""
+
+
+ReadPart = Callable[[FilePart, Reject, CountRows], Iterator["Rows"]]
+"""Yields the rows of a part of a source."""
+
+
+class LateFindings(Protocol):
+    """A reader that notes, beside the rows, what only a pass over all rows shows. It can be pickled."""
+
+    def take_late(self) -> Any:  # noqa: ANN401  (each reader has its own)
+        """Return what the reader has noted, in a form that can be pickled, and forget it."""
+
+    def add_late(self, found: Any) -> None:  # noqa: ANN401
+        """Add what `take_late` of the same source has returned in any process."""
 
 
 def ignore(row: int, column: str, problem: str) -> None:
@@ -52,37 +68,66 @@ class RowsRefused(ValueError):
     """Rows cannot be used. The message names each with its file."""
 
 
+class RejectedRow(NamedTuple):
+    """A row that cannot be used.
+
+    Attributes:
+        file: Name of the file.
+        row: Number of the row in the file.
+        column: Name of the column; "" for the whole row.
+        problem: What is wrong, such as "is missing: fill it in".
+    """
+
+    file: str
+    row: int
+    column: str
+    problem: str
+
+    def __str__(self) -> str:
+        """Return the line that tells a user about the row."""
+        column = f": {self.column!r}" if self.column else ""
+        return f"row {self.row} of {self.file}{column} {self.problem}"
+
+
 @dataclass
 class RejectedRows:
-    """The rows of a source that cannot be used.
+    """The rows of a source, or of a part of it, that cannot be used.
 
     Attributes:
         policy: "refuse": such rows are an error. "skip": they are counted and left out.
         count: Number of the rows.
-        lines: The first of them, a line each.
+        first: The first of them.
     """
 
     policy: Literal["refuse", "skip"] = "refuse"
     count: int = 0
-    lines: list[str] = field(default_factory=list)
+    first: list[RejectedRow] = field(default_factory=list)
 
     def add(self, file: str, row: int, column: str, problem: str) -> None:
-        """Add a row.
-
-        Args:
-            file: Name of the file.
-            row: Number of the row in the file.
-            column: Name of the column; "" for the whole row.
-            problem: What is wrong, such as "is missing: fill it in".
+        """Add a row, see `RejectedRow`.
 
         Raises:
             RowsRefused: The policy is "refuse", and this is the 20th row.
         """
         self.count += 1
-        if len(self.lines) < REPORTED_ROWS:
-            self.lines.append(f"row {row} of {file}" + (f": {column!r} {problem}" if column else f" {problem}"))
+        if len(self.first) < REPORTED_ROWS:
+            self.first.append(RejectedRow(file, row, column, problem))
         if self.count == REPORTED_ROWS:
             self.check()
+
+    def merge(self, later: "RejectedRows", rows_before: Mapping[str, int]) -> None:
+        """Add the rows of a later part of the source.
+
+        Args:
+            later: The rows, with their numbers in the part.
+            rows_before: Rows of each file before the part. Default of a file: none.
+
+        Raises:
+            RowsRefused: The policy is "refuse", and there are 20 rows.
+        """
+        for file, row, column, problem in later.first:
+            self.add(file, rows_before.get(file, 0) + row, column, problem)
+        self.count += later.count - len(later.first)
 
     def check(self) -> None:
         """Check that there are no rows, unless they are to be skipped.
@@ -92,10 +137,10 @@ class RejectedRows:
         """
         if self.count and self.policy == "refuse":
             if self.count == 1:
-                raise RowsRefused(f'{self.lines[0]} (on_bad_row="skip" leaves such rows out)')
+                raise RowsRefused(f'{self.first[0]} (on_bad_row="skip" leaves such rows out)')
             which = f"the first {self.count} rows" if self.count == REPORTED_ROWS else f"{self.count} rows"
             raise RowsRefused(
-                "\n".join(self.lines)
+                "\n".join(map(str, self.first))
                 + f'\nthese are {which} that cannot be used: correct them, or set on_bad_row to "skip" to leave such '
                 "rows out"
             )
@@ -105,7 +150,7 @@ class RejectedRows:
         if not self.count:
             return []
         rows = f"{self.count:,} row{'s' * (self.count != 1)}"
-        return [f"left out {rows} that cannot be used, such as {self.lines[0]}"]
+        return [f"left out {rows} that cannot be used, such as {self.first[0]}"]
 
 
 @contextmanager

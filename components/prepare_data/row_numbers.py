@@ -27,6 +27,7 @@ class WholeNumbers:
     are_whole: bool = True
     increase: bool = True
     decrease: bool = True
+    _first: float | None = None
     _last: float | None = None
 
     def add(self, numbers: NDArray[np.float64]) -> None:
@@ -38,7 +39,18 @@ class WholeNumbers:
             steps = np.diff(numbers if self._last is None else np.concatenate([[self._last], numbers]))
             self.increase = self.increase and bool((steps > 0).all())
             self.decrease = self.decrease and bool((steps < 0).all())
+            self._first = float(numbers[0]) if self._first is None else self._first
             self._last = float(numbers[-1])
+
+    def merge(self, other: "WholeNumbers") -> None:
+        """Add the numbers of the rows that follow."""
+        self.are_whole = self.are_whole and other.are_whole
+        self.increase, self.decrease = self.increase and other.increase, self.decrease and other.decrease
+        if self._last is not None and other._first is not None:
+            self.increase = self.increase and other._first > self._last
+            self.decrease = self.decrease and other._first < self._last
+        self._first = other._first if self._first is None else self._first
+        self._last = self._last if other._last is None else other._last
 
     def is_id(self, name: str) -> bool:
         """Return whether a column of this name looks like an ID or row number."""

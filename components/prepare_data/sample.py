@@ -47,12 +47,12 @@ class RowSample:
 
 @dataclass
 class Sampler:
-    """Draws a sample from a stream of rows. Each row is equally likely, and only drawn rows are kept.
+    """Draws a sample of rows that come piece by piece. Each row is equally likely, and only drawn rows are kept.
 
     Attributes:
         columns: The inputs.
         label: Name of the label.
-        rows: Number of training rows in the stream.
+        rows: Number of training rows of all pieces.
         generator: Random generator.
         maximum: Number of rows to draw; None for up to 20,000 rows and 16 MiB.
     """
@@ -62,7 +62,6 @@ class Sampler:
     rows: int
     generator: np.random.Generator
     maximum: int | None = None
-    _seen: int = 0
     _drawn: list[pa.RecordBatch] = field(default_factory=list)
     _numbers: NDArray[np.int64] = field(init=False)
 
@@ -71,17 +70,14 @@ class Sampler:
         maximum = self.maximum or min(_MAXIMUM_ROWS, max(1, _MAXIMUM_BYTES // row_bytes))
         self._numbers = np.sort(self.generator.choice(self.rows, min(self.rows, maximum), replace=False))
 
-    def add(self, batch: pa.RecordBatch, training_rows: NDArray[np.intp]) -> None:
-        """Keep the drawn rows of a batch in the form of the shards.
+    def numbers(self, begin: int, end: int) -> NDArray[np.int64]:
+        """Return which of the training rows from `begin` to `end` are drawn: their numbers, from 0 for `begin`."""
+        first, last = np.searchsorted(self._numbers, (begin, end))
+        return self._numbers[first:last] - begin
 
-        Args:
-            batch: Rows of any split.
-            training_rows: Indices of the training rows in the batch.
-        """
-        first, self._seen = self._seen, self._seen + len(training_rows)
-        begin, end = np.searchsorted(self._numbers, (first, self._seen))
-        if begin < end:
-            self._drawn.append(batch.take(pa.array(training_rows[self._numbers[begin:end] - first])))
+    def add(self, rows: Sequence[pa.RecordBatch]) -> None:
+        """Keep the drawn rows of a piece, which follows the one before, in the form of the shards."""
+        self._drawn += rows
 
     def sample(self, change: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda rows: rows) -> RowSample:
         """Return the drawn rows.
@@ -100,4 +96,4 @@ class Sampler:
             for column in self.columns
             if column.kind == "kept"
         }
-        return RowSample(features[order], labels[order], self._seen, kept)
+        return RowSample(features[order], labels[order], self.rows, kept)

@@ -1,11 +1,13 @@
 """Files whose schema says the types of the columns: what Parquet and Arrow have in common."""
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
+from kfp_distributed.components.prepare_data.chunks import CountRows, FilePart, ignore_count, whole_file
 from kfp_distributed.components.prepare_data.column_kinds import (
     KEPT_TYPES,
     column_of,
@@ -20,8 +22,11 @@ from kfp_distributed.components.prepare_data.huggingface import (
     with_names,
 )
 from kfp_distributed.components.prepare_data.image_columns import ImageColumns, choose_images
+from kfp_distributed.components.prepare_data.image_files import ImageForm
+from kfp_distributed.components.prepare_data.piece_tasks import RunTasks
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.reading import Reject, Rows, numbered, reading
+from kfp_distributed.components.prepare_data.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.table_format import Chosen
 from kfp_distributed.components.prepare_data.times import time_type
 from kfp_distributed.storage.dataset import Task
@@ -43,48 +48,64 @@ class SchemaTable(ABC):
     def __init__(self, options: Options) -> None:
         self._options = options
         self._images = ImageColumns({})
-        self._first = Path()
+        self._first: SourcePath = Path()
 
     @abstractmethod
-    def stored_schema(self, file: Path) -> pa.Schema:
+    def stored_schema(self, file: SourcePath) -> pa.Schema:
         """Return the columns and their types as they are in the file."""
 
     @abstractmethod
-    def stored_rows(self, file: Path, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def parts(self, file: SourcePath, most: int, run: RunTasks | None = None) -> list[FilePart]:
+        """Return runs of row groups or record batches of a file, of about `most` bytes each."""
+
+    @abstractmethod
+    def stored_rows(self, part: FilePart, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows in the types of the file, in batches of at most about BATCH_BYTES.
 
         Args:
-            file: The file.
+            part: The file, or a part of it.
             names: Names of the columns. Without names, rows have any columns.
         """
 
     @abstractmethod
-    def count_rows(self, file: Path) -> int:
+    def count_rows(self, file: SourcePath) -> int:
         """Return the number of the rows."""
 
-    def names(self, file: Path) -> list[str]:
+    def names(self, file: SourcePath) -> list[str]:
         """Return the names of the columns."""
         return list(self.stored_schema(file).names)
 
-    def read(self, file: Path, types: Mapping[str, pa.DataType], reject: Reject) -> Iterator[Rows]:
+    def read(
+        self, part: FilePart, types: Mapping[str, pa.DataType], reject: Reject, count_rows: CountRows = ignore_count
+    ) -> Iterator[Rows]:
         """Yield the rows in the types of the file, but classes by their names and the chosen images decoded."""
-        rows = self._read(file, [*types])
+        rows = self._read(part, [*types], count_rows)
         if not self._images.shapes:
             return rows
-        if file == self._first:
+        if part.file == self._first and not part.begin:
             self._images.forget()
         return self._images.decoded(rows, reject)
 
-    def _read(self, file: Path, names: Sequence[str]) -> Iterator[Rows]:
-        classes = names_of_classes(self.stored_schema(file))
-        yield from numbered(with_names(batch, classes) for batch in self.stored_rows(file, names))
+    def _read(self, part: FilePart, names: Sequence[str], count_rows: CountRows) -> Iterator[Rows]:
+        classes = names_of_classes(self.stored_schema(part.file))
+        for rows in numbered(with_names(batch, classes) for batch in self.stored_rows(part, names)):
+            count_rows(len(rows.numbers))
+            yield rows
 
-    def expected_bytes(self, file: Path) -> int:
+    def _read_file(self, file: SourcePath, names: Sequence[str]) -> Iterator[Rows]:
+        return self._read(whole_file(file), names, ignore_count)
+
+    def expected_bytes(self, file: SourcePath) -> int:
         """Return the approximate size of a file's rows in the shards."""
         return self.count_rows(file) * (4 * len(self.stored_schema(file).names) + self._images.row_pixels)
 
     def choose(
-        self, files: Sequence[Path], inputs: Sequence[str], others: Sequence[str], codes: Mapping[str, str], task: Task
+        self,
+        files: Sequence[SourcePath],
+        inputs: Sequence[str],
+        others: Sequence[str],
+        codes: Mapping[str, str],
+        task: Task,
     ) -> Chosen:
         """Choose how the columns are read.
 
@@ -101,7 +122,7 @@ class SchemaTable(ABC):
             for name in inputs:
                 found[name] = _common(found.get(name, pa.null()), plain_type(schema.field(name).type))
         decoded = [name for name in inputs if name in images and name not in self._options.columns and task != "none"]
-        self._images = choose_images(decoded, files, self._read, self._options)
+        self._images = choose_images(decoded, files, self._read_file, self._options)
         self._first = files[0]
         columns, types = [], {}
         for name in inputs:
@@ -129,6 +150,14 @@ class SchemaTable(ABC):
     def late_notes(self, names: Mapping[str, Sequence[str]], first: str) -> list[str]:
         """Return lines about images: the schema has all columns."""
         return self._images.notes()
+
+    def take_late(self) -> dict[str, Counter[ImageForm]]:
+        """Return the forms of the images that were decoded, and forget them."""
+        return self._images.take_late()
+
+    def add_late(self, found: Mapping[str, Counter[ImageForm]]) -> None:
+        """Add the forms of images."""
+        self._images.add_late(found)
 
 
 def _common(kind: pa.DataType, other: pa.DataType) -> pa.DataType:

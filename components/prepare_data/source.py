@@ -7,18 +7,29 @@ float64 column where numbers are predicted. A reader holds about one batch in me
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
+from kfp_distributed.components.prepare_data.chunks import CHUNK_BYTES, Chunk, CountRows, FilePart, chunks_of
 from kfp_distributed.components.prepare_data.column_kinds import cast, plain, spellings
 from kfp_distributed.components.prepare_data.dates import days, microseconds
+from kfp_distributed.components.prepare_data.piece_tasks import RunTasks
 from kfp_distributed.components.prepare_data.python_values import python_values
-from kfp_distributed.components.prepare_data.reading import Reject, RejectedRows, Rows, readable
+from kfp_distributed.components.prepare_data.reading import (
+    LateFindings,
+    ReadPart,
+    Reject,
+    RejectedRows,
+    Rows,
+    readable,
+)
 from kfp_distributed.components.prepare_data.times import DATES, time_keys
 from kfp_distributed.storage.dataset import Column, Task
 
@@ -48,39 +59,79 @@ class Source:
     Attributes:
         columns: Inputs with their kinds, still without vocabularies and statistics.
         label: Name of the label; "" if there is nothing to predict.
-        parts: Functions by file that yield all rows of the file with at least these columns, in the file's types.
+        parts: Function that returns the parts of all files, of about so many bytes each as it gets. It also gets what
+            runs tasks, or None.
+        read: Function that yields the rows of a part with at least these columns, in the file's types.
         notes: Lines about the files and columns of the source that are left out, for log and overview.
         expected_bytes: Approximate size of all rows in the shards.
         task: What is predicted. For "classification" labels are texts, for "regression" numbers.
         types: Types of the kept columns.
         split_by: The column that decides about the split of a row.
         late_notes: Function that returns lines like `notes` that are known only after all rows were read.
+        late_findings: What the reader notes for these lines; None for nothing.
+        is_portable: Whether the source can be pickled, to be read by other processes. Arrays in a file are not,
+            because a pickle has all their values.
+        file_of_row: Function that returns the name of the file that a row is, by its index in the source; None where a
+            file has several rows.
     """
 
     columns: tuple[Column, ...]
     label: str
-    parts: Mapping[str, Callable[[Reject], Iterator[Rows]]]
+    parts: Callable[[int, RunTasks | None], Iterable[FilePart]]
+    read: ReadPart
     notes: tuple[str, ...] = ()
     expected_bytes: int = 0
     task: Task = "classification"
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
     split_by: SplitBy = field(default_factory=SplitBy)
     late_notes: Callable[[], Iterable[str]] = tuple
+    late_findings: LateFindings | None = None
+    is_portable: bool = True
+    file_of_row: Callable[[int], str] | None = None
 
-    def batches(self, rejected: RejectedRows | None = None) -> Iterator[tuple[str, Rows]]:
-        """Yield all usable rows, with labels as they are spelled, and the name of the file they are in.
+    def chunks(self, size: int = CHUNK_BYTES, run: RunTasks | None = None) -> list[Chunk]:
+        """Return what tasks read. It depends on the files alone.
 
         Args:
-            rejected: Gets the rows that cannot be read. Default: they are refused.
+            size: Approximate size of a chunk in bytes.
+            run: Runs tasks that find where texts can be divided. Default: this process finds it.
+
+        Raises:
+            ValueError: A file is damaged.
+        """
+        return chunks_of(self.parts(size, run), size)
+
+    def rows(self, part: FilePart, reject: Reject, count_rows: CountRows) -> Iterator[Rows]:
+        """Yield the usable rows of a part, with labels as they are spelled.
+
+        Args:
+            part: The part.
+            reject: Is called for each row that cannot be read, with its number in the part.
+            count_rows: Is called with the rows that were read.
 
         Raises:
             ValueError: A file is damaged, or a column is missing or has another type.
         """
-        rejected = rejected or RejectedRows()
-        for name, read in self.parts.items():
-            reject = partial(rejected.add, name)
-            for rows in readable(name, self._converted(read(reject), reject)):
-                yield name, rows
+        return readable(part.name, self._converted(self.read(part, reject, count_rows), reject))
+
+    def batches(self, rejected: RejectedRows | None = None, size: int = CHUNK_BYTES) -> Iterator[tuple[str, Rows]]:
+        """Yield all usable rows, with their numbers in the file, and the name of the file they are in.
+
+        Args:
+            rejected: Gets the rows that cannot be read. Default: they are refused.
+            size: Approximate size of a chunk in bytes.
+
+        Raises:
+            ValueError: A file is damaged, or a column is missing or has another type.
+        """
+        rejected, before = rejected or RejectedRows(), Counter[str]()
+        for part in chain.from_iterable(self.chunks(size)):
+            counted: list[int] = []
+            found = RejectedRows("skip")
+            for rows, numbers in self.rows(part, partial(found.add, part.name), counted.append):
+                yield part.name, Rows(rows, before[part.name] + numbers)
+            rejected.merge(found, before)
+            before[part.name] += sum(counted)
 
     def _converted(self, parts: Iterable[Rows], reject: Reject) -> Iterator[Rows]:
         """Yield rows with the values in the types of a batch."""

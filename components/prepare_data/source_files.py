@@ -2,9 +2,10 @@
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath, PurePosixPath
 
 from kfp_distributed.components.prepare_data.left_out import LeftOut, reason_to_leave_out
+from kfp_distributed.components.prepare_data.stored_files import SourcePath, StoredPath
 
 TABLES = {".csv", ".parquet", ".arrow", ".npz"}
 JSON_LINES = {".jsonl", ".ndjson", ".json"}
@@ -21,12 +22,12 @@ class SourceFiles:
         left_out: What is left out.
     """
 
-    path: Path
-    files: tuple[Path, ...]
+    path: SourcePath
+    files: tuple[SourcePath, ...]
     left_out: tuple[LeftOut, ...] = ()
 
 
-def list_folder(folder: Path, source: Path) -> SourceFiles:
+def list_folder(folder: SourcePath, source: SourcePath) -> SourceFiles:
     """Return the entries of a folder.
 
     Args:
@@ -34,23 +35,38 @@ def list_folder(folder: Path, source: Path) -> SourceFiles:
         source: The source that has the folder. Names of what is left out are relative to it.
     """
     data, left_out = [], []
-    # Unlike Path.is_dir, os.scandir needs no request for each file, of which there may be a million.
-    with os.scandir(folder) as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
-            path = folder / entry.name
-            if reason := reason_to_leave_out(entry.name, is_folder=entry.is_dir()):
-                left_out.append(LeftOut(relative_name(path, source), reason))
-            else:
-                data.append(path)
+    for path, is_folder in _entries(folder):
+        if reason := reason_to_leave_out(path.name, is_folder=is_folder):
+            left_out.append(LeftOut(relative_name(path, source), reason))
+        else:
+            data.append(path)
     return SourceFiles(folder, tuple(data), tuple(left_out))
 
 
-def relative_name(path: Path, source: Path) -> str:
+def _entries(folder: SourcePath) -> list[tuple[SourcePath, bool]]:
+    """Return the entries of a folder by name, and whether each is a folder."""
+    if isinstance(folder, StoredPath):
+        return [(entry, entry.is_dir()) for entry in sorted(folder.children(), key=lambda entry: entry.name)]
+    # Unlike Path.is_dir, os.scandir needs no request for each file, of which there may be a million.
+    with os.scandir(folder) as entries:
+        return [(folder / entry.name, entry.is_dir()) for entry in sorted(entries, key=lambda entry: entry.name)]
+
+
+def relative_name(path: SourcePath, source: SourcePath) -> str:
     """Return the path of a file or folder below a source. A folder's ends with "/"."""
-    return path.relative_to(source).as_posix() + "/" * path.is_dir()
+    return below(path, source).as_posix() + "/" * path.is_dir()
 
 
-def ending(file: Path) -> str:
+def below(path: SourcePath, source: SourcePath) -> PurePath:
+    """Return the path of a file or folder below a source."""
+    if isinstance(path, StoredPath) and isinstance(source, StoredPath):
+        return path.relative_to(source)
+    if isinstance(path, StoredPath) or isinstance(source, StoredPath):
+        raise TypeError(f"{path} and {source} are not of the same source")
+    return path.relative_to(source)
+
+
+def ending(file: SourcePath) -> str:
     """Return the ending of a file's name, in small letters and without that of a compression."""
-    is_compressed = file.suffix.lower() in _COMPRESSED
-    return (file.with_suffix("") if is_compressed else file).suffix.lower()
+    name = PurePosixPath(file.name)
+    return (name.with_suffix("") if name.suffix.lower() in _COMPRESSED else name).suffix.lower()

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.arrow_table import ArrowTable
+from kfp_distributed.components.prepare_data.chunks import CountRows, FilePart, image_parts
 from kfp_distributed.components.prepare_data.column_kinds import column_of, declared_column
 from kfp_distributed.components.prepare_data.column_names import input_names
 from kfp_distributed.components.prepare_data.csv_table import CsvTable
@@ -24,6 +27,7 @@ from kfp_distributed.components.prepare_data.left_out import (
 )
 from kfp_distributed.components.prepare_data.npz_file import DAMAGED, array_names, read_arrays
 from kfp_distributed.components.prepare_data.parquet_table import ParquetTable
+from kfp_distributed.components.prepare_data.piece_tasks import RunTasks
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.reading import Reject, Rows, numbered, reading
 from kfp_distributed.components.prepare_data.source import Source
@@ -35,6 +39,7 @@ from kfp_distributed.components.prepare_data.source_files import (
     list_folder,
     relative_name,
 )
+from kfp_distributed.components.prepare_data.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.table_format import TableFormat
 from kfp_distributed.components.prepare_data.tables import split_by, table_source
 from kfp_distributed.components.prepare_data.times import time_type
@@ -54,7 +59,7 @@ DIGITS_FILE = Path(__file__).with_name("digits.csv.gz")
 
 
 def open_source(
-    source: Path | SourceFiles | None,
+    source: SourcePath | SourceFiles | None,
     options: Options,
     scratch: Path,
     codes: Mapping[str, str] = MappingProxyType({}),
@@ -77,7 +82,7 @@ def open_source(
         digits, numbers = _read_digits()
         name = options.label_column or DEFAULT_LABEL
         return array_source("digits", {name: numbers, "image": digits}, options, task)
-    listing = splits_of(source)[""] if isinstance(source, Path) else source
+    listing = splits_of(source)[""] if not isinstance(source, SourceFiles) else source
     path, files, left_out = listing.path, listing.files, [*listing.left_out]
     types = {"folders" if file.is_dir() else ending(file) or "no ending" for file in files}
     if table := _table_format(types, options):
@@ -102,9 +107,14 @@ def open_source(
         pixels = Images(images, IMAGE, options.image_size, options.image_shapes.get(IMAGE))
         name = options.label_column or DEFAULT_LABEL
         opened = array_source(path.name, {name: labels, IMAGE: pixels}, options, task)
-        (read,) = opened.parts.values()
-        usable = {path.name: lambda reject: pixels.usable(read(reject), reject)}
-        opened = replace(opened, late_notes=pixels.notes, parts=usable)
+        opened = replace(
+            opened,
+            late_notes=pixels.notes,
+            late_findings=pixels,
+            read=pixels.usable(opened.read),
+            parts=partial(image_parts, path.name, len(images)),
+            file_of_row=pixels.name_of_row,
+        )
     return replace(opened, notes=(*lines_about_files(left_out), *opened.notes))
 
 
@@ -133,9 +143,9 @@ def _read_digits() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     return rows[:, :-1].reshape(-1, 8, 8, 1), rows[:, -1]
 
 
-def _list_images(entries: Sequence[Path], source: Path) -> tuple[list[Path], list[LeftOut]]:
+def _list_images(entries: Sequence[SourcePath], source: SourcePath) -> tuple[list[SourcePath], list[LeftOut]]:
     """Return the files in the folders of the classes, sorted, and what is left out there and beside the folders."""
-    images: list[Path] = []
+    images: list[SourcePath] = []
     left_out: list[LeftOut] = []
     for path in entries:
         if not path.is_dir():
@@ -149,14 +159,14 @@ def _list_images(entries: Sequence[Path], source: Path) -> tuple[list[Path], lis
     return images, left_out
 
 
-def _npz_source(name: str, file: Path, options: Options, scratch: Path, task: Task) -> Source:
+def _npz_source(name: str, file: SourcePath, options: Options, scratch: Path, task: Task) -> Source:
     """Open an .npz file. Dropped arrays are not unpacked."""
     with reading(name, *DAMAGED):
         names = array_names(file)
     inputs = input_names(names, options, name)
     with reading(name, *DAMAGED):
         arrays = read_arrays(file, [*_others(options), *inputs], scratch)
-    return array_source(name, arrays, replace(options, drop_columns=()), task)
+    return replace(array_source(name, arrays, replace(options, drop_columns=()), task), is_portable=False)
 
 
 def _others(options: Options) -> list[str]:
@@ -217,14 +227,32 @@ def array_source(name: str, arrays: Mapping[str, Any], options: Options, task: T
 
     times = time_type(_arrow(used[name][:1]).type for name in (options.time_column,) if name)
 
-    def read(reject: Reject) -> Iterator[Rows]:
-        return numbered(
-            pa.record_batch({key: _arrow(array[begin : begin + batch_rows]) for key, array in used.items()})
-            for begin in range(0, rows, batch_rows)
-        )
-
     return Source(
-        tuple(columns), options.label_column, {name: read}, (), rows * row_size, task, types, split_by(options, times)
+        tuple(columns),
+        options.label_column,
+        partial(_array_parts, FilePart(name, Path(name), size=rows * row_size)),
+        partial(_read_slices, used, rows, batch_rows),
+        expected_bytes=rows * row_size,
+        task=task,
+        types=types,
+        split_by=split_by(options, times),
+    )
+
+
+def _array_parts(part: FilePart, most: int, run: RunTasks | None = None) -> list[FilePart]:
+    return [part]
+
+
+def _read_slices(
+    arrays: Mapping[str, Any], rows: int, batch_rows: int, part: FilePart, reject: Reject, count_rows: CountRows
+) -> Iterator[Rows]:
+    """Yield the rows of a part of arrays in batches."""
+    end = rows if part.end is None else part.end
+    count_rows(end - part.begin)
+    edges = [*range(part.begin, end, batch_rows), end]
+    return numbered(
+        pa.record_batch({key: _arrow(array[first:last]) for key, array in arrays.items()})
+        for first, last in pairwise(edges)
     )
 
 

@@ -1,19 +1,17 @@
 """Draws a file for each row on the disk."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kfp_distributed.components.prepare_data.pieces import Pieces
+from kfp_distributed.components.prepare_data.piece_tasks import Result, RunTasks, run_here, run_in_groups
+from kfp_distributed.components.prepare_data.pieces import PieceFiles, order_by_key
 from kfp_distributed.components.prepare_data.plan import Plan
-from kfp_distributed.components.prepare_data.strata import Strata
-
-# Rows whose files are drawn together.
-DRAWN_ROWS = 2**18
+from kfp_distributed.components.prepare_data.strata import CountsFile, Strata, StrataRows
 
 
 class RowsLeft:
@@ -55,62 +53,126 @@ class RowsLeft:
             self._shards[self._index[stratum]] = rows[:-2]
 
 
-def draw_targets(
-    left: NDArray[np.int_] | RowsLeft, strata: NDArray[np.integer], generator: np.random.Generator
-) -> NDArray[np.intp]:
-    """Draw a target file for each row, in proportion to the rows that the files still lack.
+@dataclass(frozen=True)
+class PieceDraw:
+    """How many rows of each stratum of a piece go to each file, without zeros, by stratum and file.
 
-    In the end each file has exactly its planned rows, and every arrangement of rows is equally likely. No earlier row
-    is kept in memory.
+    Attributes:
+        files: Index of the file, [cells]. A piece has no more cells than rows.
+        rows: Number of rows, [cells].
+    """
+
+    files: NDArray[np.uint16]
+    rows: NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class DrawnPiece:
+    """The rows of a piece by their files.
+
+    Attributes:
+        order: Place in the piece of each row, sorted by file. The rows of a file are in random order.
+        rows: Number of rows of each file, [files].
+    """
+
+    order: NDArray[np.uint32]
+    rows: NDArray[np.int64]
+
+
+def draw_piece(left: NDArray[np.int_] | RowsLeft, counts: StrataRows, generator: np.random.Generator) -> PieceDraw:
+    """Draw how many rows of a piece go to each file, in proportion to the rows that the files still lack.
+
+    The rows are not needed. In the end each file has exactly its planned rows. With `drawn_order`, every arrangement of
+    the rows is equally likely.
 
     Args:
-        left: Rows of each stratum that each target still lacks, [strata, targets]. The drawn rows are subtracted.
-        strata: The stratum of each row.
+        left: Rows of each stratum that each file still lacks, [strata, files]. The drawn rows are subtracted.
+        counts: Rows of each stratum in the piece.
         generator: Random generator.
 
     Raises:
-        ValueError: A stratum has more rows than the targets lack.
+        ValueError: A stratum has more rows than the files lack.
     """
-    targets = np.empty(len(strata), np.intp)
-    order = np.argsort(strata, kind="stable")
-    edges = np.searchsorted(strata[order], np.arange(len(left) + 1))
-    for index in np.flatnonzero(np.diff(edges)).tolist():
-        rows = order[edges[index] : edges[index + 1]]
-        lacking = left[index]
-        drawn = generator.multivariate_hypergeometric(lacking, len(rows))
-        left[index] = lacking - drawn
-        targets[rows] = generator.permutation(np.repeat(np.arange(len(drawn)), drawn))
-    return targets
+    most = int(counts.rows.sum())
+    files, rows, end = np.empty(most, np.uint16), np.empty(most, np.uint32), 0
+    for stratum, count in zip(counts.strata.tolist(), counts.rows.tolist(), strict=True):
+        lacking = left[stratum]
+        drawn = generator.multivariate_hypergeometric(lacking, count)
+        left[stratum] = lacking - drawn
+        found = np.flatnonzero(drawn)
+        begin, end = end, end + len(found)
+        files[begin:end], rows[begin:end] = found, drawn[found]
+    return PieceDraw(files[:end].copy(), rows[:end].copy())
 
 
-def draw(pieces: Pieces, strata: Strata, seed: int, targets: Path, drawn_rows: int = DRAWN_ROWS) -> None:
-    """Draw a file for each row, and write its index as uint16, in the order in which the pieces yield the rows.
+def draw_rows(strata: NDArray[np.integer], drawn: PieceDraw, generator: np.random.Generator) -> NDArray[np.uint16]:
+    """Draw the file of each row of a piece.
+
+    Args:
+        strata: The stratum of each row, whose counts are those of the draw.
+        drawn: Rows of each stratum in each file.
+        generator: Random generator.
+    """
+    order = generator.permutation(len(strata))
+    # NumPy sorts 16-bit numbers in a fraction of the time.
+    small = strata[order].astype(np.min_scalar_type(int(strata.max(initial=0))))
+    files = np.empty(len(strata), np.uint16)
+    files[order[np.argsort(small, kind="stable")]] = np.repeat(drawn.files, drawn.rows)
+    return files
+
+
+def drawn_order(
+    strata: NDArray[np.integer], keys: NDArray[np.float64], drawn: PieceDraw, files: int, seed: Sequence[int]
+) -> DrawnPiece:
+    """Return the rows of a piece by their files. It depends on the keys of the rows, not on their order in the piece.
+
+    Args:
+        strata: The stratum of each row.
+        keys: The key of each row.
+        drawn: Rows of each stratum in each file.
+        files: Number of files.
+        seed: Seed of the piece.
+    """
+    order = order_by_key(keys)
+    targets = draw_rows(strata[order], drawn, np.random.default_rng(seed))
+    return DrawnPiece(order[np.argsort(targets, kind="stable")], np.bincount(targets, minlength=files))
+
+
+def draw(
+    pieces: PieceFiles, strata: Strata, counts: CountsFile, seed: int, run: RunTasks = run_here
+) -> NDArray[np.uint32]:
+    """Draw a file for each row, and write the order of each piece by file beside it.
 
     Args:
         pieces: The rows.
         strata: The rows that are drawn together, and where they go.
+        counts: Rows of each stratum by piece.
         seed: Seed of the split.
-        targets: File to write.
-        drawn_rows: Rows that are drawn together. Another number gives another split. Default: 262,144.
+        run: Runs a function for each piece. Default: in this process.
+
+    Returns:
+        Rows of each file in each piece with rows, [pieces, files].
     """
     generator, left = np.random.default_rng(seed), RowsLeft(strata.plan)
-    # One column at least, because the rows are counted.
-    parts = (strata.of(rows) for rows in pieces.read(strata.names or None))
-    with targets.open("wb") as file:
-        for block in _blocks(parts, drawn_rows):
-            file.write(draw_targets(left, block, generator).astype(np.uint16).tobytes())
+    draws = ((piece, draw_piece(left, of_piece, generator)) for piece, of_piece in counts.read())
+    at_once = pieces.at_once(strata.names)
+    return np.array([*run_in_groups(run, partial(_draw_order, pieces, strata, seed), draws, at_once)])
 
 
-def _blocks(parts: Iterable[NDArray[np.int64]], size: int) -> Iterator[NDArray[np.int64]]:
-    """Yield numbers in arrays of one length (the last may be shorter), so that a draw depends on the rows alone."""
-    pending = np.empty(0, np.int64)
-    for part in parts:
-        pending = np.concatenate([pending, part])
-        while len(pending) >= size:
-            yield pending[:size]
-            pending = pending[size:]
-    if len(pending):
-        yield pending
+def _draw_order(pieces: PieceFiles, strata: Strata, seed: int, drawn: tuple[int, PieceDraw]) -> NDArray[np.uint32]:
+    """Write the order of a piece by file, and return the rows of each file."""
+    piece, rows_of_files = drawn
+    rows, keys = pieces.read(piece, strata.names)
+    of_rows = strata.of(rows) if strata.names else np.zeros(len(keys), np.int64)
+    # Another stream of random numbers than those of the draw, the sample and the keys.
+    found = drawn_order(of_rows, keys, rows_of_files, strata.plan.shards + 2, (seed, 3, piece))
+    counts = found.rows.astype(np.uint32)
+    pieces.keep(_order_name(piece), counts.tobytes() + found.order.tobytes())
+    return counts
+
+
+def _order_name(piece: int) -> str:
+    return f"order-{piece}"
 
 
 @dataclass(frozen=True)
@@ -120,34 +182,51 @@ class DrawnRows:
     Attributes:
         pieces: The rows.
         codes: For each category and the label, the index of a value by its code in the pieces.
-        targets: File with the index of each row's file.
+        files: Number of files.
     """
 
-    pieces: Pieces
+    pieces: PieceFiles
     codes: Mapping[str, NDArray[np.int32]]
-    targets: Path
+    files: int
 
-    def read(self, names: Sequence[str] | None = None) -> Iterator[tuple[pa.RecordBatch, NDArray[np.uint16]]]:
-        """Yield the rows in the form of the shards, with all values of the categories, and the file of each row.
+    def read(self, piece: int, names: Sequence[str] | None = None) -> tuple[pa.RecordBatch, NDArray[np.uint16]]:
+        """Return the rows of a piece in the form of the shards, with all values of the categories, and their files.
 
-        The rows of each piece are sorted by their files. The rows of a file are in random order.
+        The rows are sorted by their files. The rows of a file are in random order.
 
         Args:
+            piece: Number of the piece.
             names: Names of the columns to read. Default: all columns.
         """
-        with self.targets.open("rb") as file:
-            sorted_targets = np.empty(0, np.uint16)
+        numbers = np.frombuffer(self.pieces.kept(_order_name(piece)), np.uint32)
+        rows = self.pieces.read(piece, names)[0].take(pa.array(numbers[self.files :]))
+        for name in {*self.codes} & {*rows.schema.names}:
+            position = rows.schema.names.index(name)
+            codes = pa.array(self.codes[name][rows[name].to_numpy()])
+            rows = rows.set_column(position, rows.schema.field(position), codes)
+        return rows, np.repeat(np.arange(self.files, dtype=np.uint16), numbers[: self.files])
 
-            def by_target(order: NDArray[np.uint32]) -> NDArray[np.uint32]:
-                nonlocal sorted_targets
-                targets = np.fromfile(file, np.uint16, len(order))
-                by_file = np.argsort(targets, kind="stable")
-                sorted_targets = targets[by_file]
-                return order[by_file]
+    def map(
+        self,
+        function: Callable[[pa.RecordBatch, NDArray[np.uint16]], Result],
+        names: Sequence[str],
+        run: RunTasks = run_here,
+    ) -> Iterable[Result]:
+        """Yield a function of the rows of each piece and their files, in the order of the pieces.
 
-            for rows in self.pieces.read(names, reorder=by_target):
-                for name in {*self.codes} & {*rows.schema.names}:
-                    position = rows.schema.names.index(name)
-                    codes = pa.array(self.codes[name][rows[name].to_numpy()])
-                    rows = rows.set_column(position, rows.schema.field(position), codes)
-                yield rows, sorted_targets
+        Args:
+            function: The function.
+            names: Names of the columns to read.
+            run: Runs a function for each piece. Default: in this process.
+        """
+        task = partial(_of_piece, self, function, tuple(names))
+        return run_in_groups(run, task, self.pieces.numbers, self.pieces.at_once(names))
+
+
+def _of_piece(
+    drawn: DrawnRows,
+    function: Callable[[pa.RecordBatch, NDArray[np.uint16]], Result],
+    names: Sequence[str],
+    piece: int,
+) -> Result:
+    return function(*drawn.read(piece, names))

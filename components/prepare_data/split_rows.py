@@ -2,15 +2,18 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.bit_mixing import STEP, mixed
-from kfp_distributed.components.prepare_data.order_statistics import order_statistics
+from kfp_distributed.components.prepare_data.order_statistics import Numbers, order_statistics
+from kfp_distributed.components.prepare_data.piece_tasks import Result
 
 DRAWN, TRAIN, VALIDATION, TEST = range(4)
 """Splits of a row. DRAWN stands for one that is drawn at random."""
@@ -82,15 +85,37 @@ def _splits_of_times(times: NDArray[np.int64], validation: int | None, test: int
     return splits
 
 
-def split_groups(
-    batches: Iterable[NDArray[np.uint64]], validation: float, test: float, seed: int, column: str
-) -> GroupSplit:
+@dataclass(frozen=True)
+class RowsOfGroups:
+    """Rows of each group in a piece, or in several.
+
+    Attributes:
+        keys: Hash of each group, sorted.
+        rows: Number of rows of each group.
+    """
+
+    keys: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    rows: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def merged(self, other: "RowsOfGroups") -> "RowsOfGroups":
+        """Return the rows of both."""
+        keys, inverse = np.unique(np.concatenate([self.keys, other.keys]), return_inverse=True)
+        rows = np.bincount(inverse, np.concatenate([self.rows, other.rows]), len(keys))
+        return RowsOfGroups(keys, rows.astype(np.int64))
+
+
+def count_groups(keys: NDArray[np.int64]) -> RowsOfGroups:
+    """Return the rows of each group by the hash of each row's group."""
+    return RowsOfGroups(*np.unique(keys.view(np.uint64), return_counts=True))
+
+
+def split_groups(groups: RowsOfGroups, validation: float, test: float, seed: int, column: str) -> GroupSplit:
     """Divide groups among the splits, so that each split has about its fraction of the rows.
 
     The groups are taken in an order that depends on the seed and their names alone.
 
     Args:
-        batches: Hash of the group of each row.
+        groups: Rows of each group.
         validation: Fraction of the rows for validation.
         test: Fraction of the rows for the test.
         seed: Seed of the order.
@@ -99,11 +124,7 @@ def split_groups(
     Raises:
         ValueError: There are fewer groups than splits with rows.
     """
-    keys, rows = np.empty(0, np.uint64), np.empty(0, np.int64)
-    for batch in batches:
-        new, counts = np.unique(batch, return_counts=True)
-        keys, inverse = np.unique(np.concatenate([keys, new]), return_inverse=True)
-        rows = np.bincount(inverse, np.concatenate([rows, counts]), len(keys)).astype(np.int64)
+    keys, rows = groups.keys, groups.rows
     seeds = mixed(np.array([seed], np.uint64) + np.uint64(STEP))
     order = np.argsort(mixed((keys ^ seeds) + np.uint64(STEP)))
     has_training = not math.isclose(validation + test, 1)
@@ -129,16 +150,21 @@ def split_groups(
     return GroupSplit(keys, splits, dict(enumerate(counts)), together)
 
 
-def split_times(
-    read: Callable[[], Iterable[NDArray[np.int64]]], rows: int, validation: float, test: float, column: str
-) -> TimeSplit:
+class MapTimes(Protocol):
+    """Yields a function of the time of each row, by piece."""
+
+    def __call__(self, function: Callable[[NDArray[np.int64]], Result], /) -> Iterable[Result]:
+        """Return the results, which may be a generator."""
+        ...
+
+
+def split_times(times_of_pieces: MapTimes, validation: float, test: float, column: str) -> TimeSplit:
     """Divide rows by time: the newest are the test split, those before them the validation split.
 
     Rows of one time are in one split, so a split may have more rows than its fraction.
 
     Args:
-        read: Function that yields the time of each row. It is called several times.
-        rows: Number of rows.
+        times_of_pieces: Runs a function of the times of each piece. It is called several times.
         validation: Fraction of the rows for validation.
         test: Fraction of the rows for the test.
         column: Name of the column, for errors.
@@ -147,6 +173,7 @@ def split_times(
         ValueError: A split with a fraction above 0 gets no row, because its fraction is less than one row, or too many
             rows are of one time.
     """
+    rows = sum(times_of_pieces(len))
     test_rows, validation_rows = round(test * rows), round(validation * rows)
     for name, fraction, count in (("validation", validation, validation_rows), ("test", test, test_rows)):
         if fraction and not count:
@@ -155,13 +182,16 @@ def split_times(
             )
     ranks = [rows - test_rows, rows - test_rows - validation_rows]
     places = [min(rank, rows - 1) for rank in ranks]
-    times = order_statistics(lambda: ({column: batch} for batch in read()), lambda count: places)[column]
+
+    def numbers(function: Callable[[Numbers], Result]) -> Iterable[Result]:
+        return times_of_pieces(partial(_of_column, function, column))
+
+    times = order_statistics(numbers, lambda count: places)[column]
     first = {VALIDATION: times[1] if validation_rows else None, TEST: times[0] if test_rows else None}
     counts, ties = np.zeros(4, np.int64), dict.fromkeys(first, 0)
-    for batch in read():
-        counts += np.bincount(_splits_of_times(batch, first[VALIDATION], first[TEST]), minlength=4)
-        for split, time in first.items():
-            ties[split] += int(np.count_nonzero(batch == time)) if time is not None else 0
+    for counts_of_piece, ties_of_piece in times_of_pieces(partial(_count_times, first)):
+        counts += counts_of_piece
+        ties = {split: ties[split] + ties_of_piece[split] for split in ties}
     for name, split, fraction in (
         ("validation", VALIDATION, validation),
         ("test", TEST, test),
@@ -175,6 +205,19 @@ def split_times(
     largest = max(ties, key=lambda split: ties[split])
     together = RowsTogether(first[largest] or 0, ties[largest], largest)
     return TimeSplit(first[VALIDATION], first[TEST], dict(enumerate(counts.tolist())), together)
+
+
+def _of_column(function: Callable[[Numbers], Result], column: str, times: NDArray[np.int64]) -> Result:
+    return function({column: times})
+
+
+def _count_times(
+    first: Mapping[int, int | None], times: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], Mapping[int, int]]:
+    """Return the rows of each split, and those of the first time of each split."""
+    counts = np.bincount(_splits_of_times(times, first[VALIDATION], first[TEST]), minlength=4)
+    ties = {split: 0 if time is None else int(np.count_nonzero(times == time)) for split, time in first.items()}
+    return counts, ties
 
 
 def hashes_of_texts(texts: pa.StringArray) -> NDArray[np.uint64]:

@@ -2,16 +2,30 @@
 
 import signal
 import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
+from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.artifacts import Artifact
+from kfp_distributed.components.prepare_data.preparation_job import PreparationRequest, preparation_folder
 from kfp_distributed.components.prepare_data.preparation_options import parse_options
+from kfp_distributed.components.prepare_data.preparation_run import PreparationFailed, prepare_in_pods
 from kfp_distributed.components.prepare_data.prepare import prepare
+from kfp_distributed.components.prepare_data.workers import Workers, engine_of, parse_workers
 from kfp_distributed.components.source_address import DIGITS
+from kfp_distributed.components.train.run.runners.choose import choose_runner
+from kfp_distributed.components.train.run.runners.protocol import Runner
+from kfp_distributed.components.train.tell.log_format import print_entry
+from kfp_distributed.components.train.tell.step_log import StepLog
 from kfp_distributed.library.address_secrets import without_secrets
+from kfp_distributed.library.content import STEP_PACKAGES
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.placeholders import refuse_placeholders
 from kfp_distributed.storage.shards import fetch_manifest
+
+_LOG = StepLog(print_entry)
 
 
 def run_step(
@@ -25,6 +39,9 @@ def run_step(
     test_source: str = "",
     like: str = "",
     source_fingerprint: str = "",
+    workers: object = 0,
+    dask_scheduler: str = "",
+    distribution_specification: Mapping[str, Any] = MappingProxyType({}),
     **parameters: Any,  # noqa: ANN401  (checked by parse_options)
 ) -> None:
     """Prepare data; the parameters are those of the component.
@@ -41,6 +58,9 @@ def run_step(
         "test_source": test_source,
         "source_fingerprint": source_fingerprint,
         "like": like,
+        "workers": workers,
+        "dask_scheduler": dask_scheduler,
+        "distribution_specification": distribution_specification,
         **{name: value for name, value in parameters.items() if not isinstance(value, int | float)},
     }
     # KFP cancels a step by SIGTERM. Without a handler, the folders for downloads and pieces would stay.
@@ -48,15 +68,40 @@ def run_step(
         signal.signal(signal.SIGTERM, _end)
     try:
         refuse_placeholders(texts)
+        chosen = parse_workers(workers, dask_scheduler, distribution_specification)
         options = parse_options(
             **parameters, source_fingerprint=source_fingerprint, like=fetch_manifest(like) if like else None
         )
         if source != DIGITS:  # The library has these data, so they change with the step's own program.
             print(cache_remark(source, source_fingerprint), flush=True)
         others = {split: address for split, address in others.items() if address}
-        prepare(source, options, datasets, overview.path, others)
-    except (ValueError, OSError, StorageError) as error:
+        if runner := _cluster(chosen, train_dataset.uri):
+            request = PreparationRequest(
+                source=source,
+                sources_of_splits=others,
+                parameters=parameters,
+                like=like,
+                source_fingerprint=source_fingerprint,
+                uris={split: dataset.uri for split, dataset in datasets.items()},
+                workers=chosen.count,
+                folder=preparation_folder(train_dataset.uri),
+            )
+            prepare_in_pods(request, chosen.settings, runner, datasets, Path(overview.path), _LOG)
+        else:
+            with engine_of(chosen, train_dataset.path, train_dataset.uri) as engine:
+                prepare(source, options, datasets, overview.path, others, engine)
+    except PreparationFailed as error:
+        raise SystemExit(f"\n{error}") from None
+    except (ValueError, OSError, StorageError, ClusterError) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None
+
+
+def _cluster(workers: Workers, uri: str) -> Runner | None:
+    """Return the runner of pods; None if the step prepares the data itself or starts processes."""
+    if not workers.count:
+        return None
+    runner = choose_runner("auto", _LOG.log, uri, packages=STEP_PACKAGES)
+    return None if runner.shares_disk else runner
 
 
 def cache_remark(source: str, source_fingerprint: str) -> str:

@@ -1,14 +1,17 @@
 """The rows that are drawn together: those of a class whose split is drawn, or those of a class and a split."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kfp_distributed.components.prepare_data.pieces import Pieces
+from kfp_distributed.components.prepare_data.piece_tasks import Result, RunTasks, run_here, run_in_groups
+from kfp_distributed.components.prepare_data.pieces import PieceFiles
 from kfp_distributed.components.prepare_data.plan import Plan, dealt, plan_split
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.scan import FIXED_SPLIT, Scan
@@ -20,12 +23,53 @@ from kfp_distributed.components.prepare_data.split_rows import (
     TRAIN,
     VALIDATION,
     GroupSplit,
+    RowsOfGroups,
     TimeSplit,
+    count_groups,
     split_groups,
     split_times,
 )
 
 _SPLITS = 4
+
+
+@dataclass(frozen=True)
+class StrataRows:
+    """Rows of each stratum in a piece, without the strata that have none there.
+
+    Attributes:
+        strata: The strata, sorted.
+        rows: Number of rows of each one.
+    """
+
+    strata: NDArray[np.uint32]
+    rows: NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class CountsFile:
+    """The rows of the strata of each piece in a file. All pieces together have up to a gigabyte of them.
+
+    Attributes:
+        path: The file.
+        strata: Number of strata of each piece, by the number of the piece.
+    """
+
+    path: Path
+    strata: dict[int, int]
+
+    def add(self, piece: int, counts: StrataRows) -> None:
+        """Append the rows of a piece, which follows the one before."""
+        self.strata[piece] = len(counts.strata)
+        with self.path.open("ab") as file:
+            file.write(np.concatenate([counts.strata, counts.rows]).tobytes())
+
+    def read(self) -> Iterator[tuple[int, StrataRows]]:
+        """Yield the number of each piece with its rows, in order."""
+        with self.path.open("rb") as file:
+            for piece, count in self.strata.items():
+                strata, rows = np.fromfile(file, np.uint32, 2 * count).reshape(2, count)
+                yield piece, StrataRows(strata, rows)
 
 
 @dataclass(frozen=True)
@@ -54,8 +98,22 @@ class Strata:
         """Return the stratum of each row of a piece: 4 times as many as classes, by split."""
         return _strata(rows, self)
 
+    def counts(self, rows: pa.RecordBatch) -> StrataRows:
+        """Return the rows of each stratum in a piece."""
+        counts = np.bincount(self.of(rows))
+        strata = np.flatnonzero(counts)
+        return StrataRows(strata.astype(np.uint32), counts[strata].astype(np.uint32))
 
-def plan_strata(pieces: Pieces, scan: Scan, split_by: SplitBy, options: Options, fixed: frozenset[int]) -> Strata:
+
+def plan_strata(
+    pieces: PieceFiles,
+    scan: Scan,
+    split_by: SplitBy,
+    options: Options,
+    fixed: frozenset[int],
+    run: RunTasks = run_here,
+    folder: Path | None = None,
+) -> tuple[Strata, CountsFile]:
     """Decide for each stratum how many of its rows go to each file.
 
     Args:
@@ -64,6 +122,11 @@ def plan_strata(pieces: Pieces, scan: Scan, split_by: SplitBy, options: Options,
         split_by: The column that decides about the split of a row.
         options: Fractions, seed and number of shards.
         fixed: Splits that have files of their own.
+        run: Runs a function for each piece. Default: in this process.
+        folder: Folder for the counts of the pieces. Default: that of the pieces.
+
+    Returns:
+        The strata, and a file of the rows of each stratum by piece.
 
     Raises:
         ValueError: The rows cannot be divided so.
@@ -73,7 +136,7 @@ def plan_strata(pieces: Pieces, scan: Scan, split_by: SplitBy, options: Options,
     label = scan.label.name
     has_classes = scan.label.task == "classification"
     names = [*((label,) if has_classes else ()), *((SPLIT_KEY,) if split_by.kind else ())]
-    split_of = _split_of(pieces, split_by, validation, test, options.seed, bool(fixed))
+    split_of = _split_of(_KeyTasks(pieces, bool(fixed), run), split_by, validation, test, options.seed)
     empty = Strata(
         (*names, *((FIXED_SPLIT,) if fixed else ())),
         len(scan.label.classes) if has_classes else 1,
@@ -81,49 +144,96 @@ def plan_strata(pieces: Pieces, scan: Scan, split_by: SplitBy, options: Options,
         split_of,
         dealt(np.empty(0, np.int64), np.empty((0, 2), np.int64), options.shards),
     )
-    counts = np.zeros(_SPLITS * empty.classes, np.int64)
-    if empty.names:
-        for rows in pieces.read(empty.names, in_order=False):
-            counts += np.bincount(empty.of(rows), minlength=len(counts))
-    else:
-        counts[0] = pieces.rows
+    counts, file = np.zeros(_SPLITS * empty.classes, np.int64), CountsFile((folder or pieces.folder) / "counts", {})
+    file.path.unlink(missing_ok=True)
+    for piece, of_piece in zip(pieces.numbers, _counts_of_pieces(pieces, empty, run), strict=True):
+        counts[of_piece.strata] += of_piece.rows
+        file.add(piece, of_piece)
     plan = _plan(counts.reshape(_SPLITS, empty.classes), options, validation, test)
     warnings = balance_warnings(split_of, split_by, validation, test, scan.frequent_groups) if split_of else ()
-    return replace(empty, plan=plan, warnings=tuple(warnings))
+    return replace(empty, plan=plan, warnings=tuple(warnings)), file
+
+
+def _counts_of_pieces(pieces: PieceFiles, strata: Strata, run: RunTasks) -> Iterable[StrataRows]:
+    if not strata.names:  # All rows are of one stratum.
+        zero = np.zeros(1, np.uint32)
+        return (StrataRows(zero, rows) for rows in pieces.rows[pieces.rows > 0].astype(np.uint32)[:, None])
+    at_once = pieces.at_once(strata.names)
+    return run_in_groups(run, partial(_count_piece, pieces, strata), pieces.numbers, at_once)
+
+
+def _count_piece(pieces: PieceFiles, strata: Strata, piece: int) -> StrataRows:
+    return strata.counts(pieces.read(piece, strata.names)[0])
+
+
+@dataclass(frozen=True)
+class _KeyTasks:
+    """Runs functions of the group or time of each row of a piece, and of the split of its file.
+
+    Attributes:
+        pieces: The rows.
+        has_fixed: Whether files may have splits of their own.
+        run: Runs a function for each piece.
+    """
+
+    pieces: PieceFiles
+    has_fixed: bool
+    run: RunTasks
+
+    def drawn(self, function: Callable[[NDArray[np.int64]], Result]) -> Iterable[Result]:
+        """Yield a function of the keys of the rows whose split no file decides, by piece."""
+        return self._run(partial(_of_drawn_keys, self.pieces, self.has_fixed, function))
+
+    def groups_of_files(self) -> Iterable[Mapping[int, NDArray[np.uint64]]]:
+        """Yield the groups of each split of a file, by piece."""
+        return self._run(partial(_groups_of_files, self.pieces))
+
+    def _run(self, task: Callable[[int], Result]) -> Iterable[Result]:
+        return run_in_groups(self.run, task, self.pieces.numbers, self.pieces.at_once((SPLIT_KEY,)))
+
+
+def _of_drawn_keys(
+    pieces: PieceFiles, has_fixed: bool, function: Callable[[NDArray[np.int64]], Result], piece: int
+) -> Result:
+    rows, _ = pieces.read(piece, (SPLIT_KEY, FIXED_SPLIT) if has_fixed else (SPLIT_KEY,))
+    keys = rows[SPLIT_KEY].to_numpy().view(np.int64)
+    return function(keys[rows[FIXED_SPLIT].to_numpy() == DRAWN] if has_fixed else keys)
+
+
+def _groups_of_files(pieces: PieceFiles, piece: int) -> Mapping[int, NDArray[np.uint64]]:
+    rows, _ = pieces.read(piece, (SPLIT_KEY, FIXED_SPLIT))
+    keys, splits = rows[SPLIT_KEY].to_numpy(), rows[FIXED_SPLIT].to_numpy()
+    return {split: np.unique(keys[splits == split]) for split in (DRAWN, VALIDATION, TEST)}
 
 
 def _split_of(
-    pieces: Pieces, split_by: SplitBy, validation: float, test: float, seed: int, has_fixed: bool
+    tasks: _KeyTasks, split_by: SplitBy, validation: float, test: float, seed: int
 ) -> GroupSplit | TimeSplit | None:
-    """Return the splits of groups or times; None without such a column."""
+    """Return the splits of groups or times; None without such a column.
+
+    All different groups are in memory at once, in 16 bytes each, and so are those of one piece.
+    """
     if not split_by.kind:
         return None
-    names = (SPLIT_KEY, FIXED_SPLIT) if has_fixed else (SPLIT_KEY,)
-
-    def keys() -> Iterator[NDArray[np.int64]]:
-        for rows in pieces.read(names, in_order=False):
-            values = rows[SPLIT_KEY].to_numpy().view(np.int64)
-            yield values[rows[FIXED_SPLIT].to_numpy() == DRAWN] if has_fixed else values
-
-    if split_by.kind == "group":
-        if has_fixed:
-            _refuse_shared_groups(pieces, split_by.column)
-        return split_groups((batch.view(np.uint64) for batch in keys()), validation, test, seed, split_by.column)
-    rows = sum(map(len, keys()))
-    return split_times(keys, rows, validation, test, split_by.column)
+    if split_by.kind == "time":
+        return split_times(tasks.drawn, validation, test, split_by.column)
+    if tasks.has_fixed:
+        _refuse_shared_groups(tasks.groups_of_files(), split_by.column)
+    groups = RowsOfGroups()
+    for of_piece in tasks.drawn(count_groups):
+        groups = groups.merged(of_piece)
+    return split_groups(groups, validation, test, seed, split_by.column)
 
 
-def _refuse_shared_groups(pieces: Pieces, column: str) -> None:
+def _refuse_shared_groups(groups_of_pieces: Iterable[Mapping[int, NDArray[np.uint64]]], column: str) -> None:
     """Check that no group of a file of one split is in the file of another one.
 
     Raises:
         ValueError: A group is in two files.
     """
     groups = {split: np.empty(0, np.uint64) for split in (DRAWN, VALIDATION, TEST)}
-    for rows in pieces.read((SPLIT_KEY, FIXED_SPLIT), in_order=False):
-        keys, splits = rows[SPLIT_KEY].to_numpy(), rows[FIXED_SPLIT].to_numpy()
-        for split, known in groups.items():
-            groups[split] = np.union1d(known, keys[splits == split])
+    for of_piece in groups_of_pieces:
+        groups = {split: np.union1d(known, of_piece[split]) for split, known in groups.items()}
     names = {DRAWN: "source", VALIDATION: "validation_source", TEST: "test_source"}
     for split, other in combinations(groups, 2):
         shared = len(np.intersect1d(groups[split], groups[other]))

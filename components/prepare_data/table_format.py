@@ -1,17 +1,16 @@
 """What reads the files of a table: the interface of CSV, Parquet, Arrow and JSON Lines."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import NamedTuple, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from kfp_distributed.components.prepare_data.chunks import CountRows, FilePart, ignore_count
+from kfp_distributed.components.prepare_data.piece_tasks import RunTasks
 from kfp_distributed.components.prepare_data.reading import Reject, Rows
+from kfp_distributed.components.prepare_data.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.times import DATES
 from kfp_distributed.storage.dataset import Column, Task
-
-ReadTable = Callable[[Path, Mapping[str, pa.DataType], Reject], Iterator[Rows]]
-"""Yields the rows of a file. It gets the columns and their types. Without types, rows have any columns."""
 
 
 class Chosen(NamedTuple):
@@ -43,18 +42,44 @@ class TableFormat(Protocol):
     may_lack_columns: bool
     index_type: pa.DataType
 
-    def names(self, file: Path) -> list[str]:
+    def names(self, file: SourcePath) -> list[str]:
         """Return the names of a file's columns.
 
         Raises:
             ValueError: The file has another format.
         """
 
-    def read(self, file: Path, types: Mapping[str, pa.DataType], reject: Reject) -> Iterator[Rows]:
-        """Yield the rows of a file, see `ReadTable`."""
+    def parts(self, file: SourcePath, most: int, run: RunTasks | None = None) -> list[FilePart]:
+        """Return the parts of a file, of about `most` bytes each.
+
+        Args:
+            file: The file.
+            most: Approximate size of a part in bytes.
+            run: Runs tasks that read the file, if all of it must be read. Default: this process reads it.
+
+        Raises:
+            ValueError: The file is damaged.
+        """
+
+    def read(
+        self, part: FilePart, types: Mapping[str, pa.DataType], reject: Reject, count_rows: CountRows = ignore_count
+    ) -> Iterator[Rows]:
+        """Yield the rows of a part of a file. Without types, rows have any columns.
+
+        Args:
+            part: The part.
+            types: Columns and their types.
+            reject: Is called for each row that cannot be read, which is left out.
+            count_rows: Is called with the rows that were read. Default: they are not counted.
+        """
 
     def choose(
-        self, files: Sequence[Path], inputs: Sequence[str], others: Sequence[str], codes: Mapping[str, str], task: Task
+        self,
+        files: Sequence[SourcePath],
+        inputs: Sequence[str],
+        others: Sequence[str],
+        codes: Mapping[str, str],
+        task: Task,
     ) -> Chosen:
         """Choose how the columns are read.
 
@@ -77,5 +102,11 @@ class TableFormat(Protocol):
             first: Name of the file whose columns are read.
         """
 
-    def expected_bytes(self, file: Path) -> int:
+    def take_late(self) -> Any:  # noqa: ANN401  (each format has its own)
+        """See `reading.LateFindings`."""
+
+    def add_late(self, found: Any) -> None:  # noqa: ANN401
+        """See `reading.LateFindings`."""
+
+    def expected_bytes(self, file: SourcePath) -> int:
         """Return the approximate size of a file's rows in the shards."""

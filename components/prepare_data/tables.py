@@ -1,23 +1,27 @@
 """Opens files of rows, and finds the columns that are inputs."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 
 import pyarrow as pa
 
+from kfp_distributed.components.prepare_data.chunks import CountRows, FilePart, whole_file
 from kfp_distributed.components.prepare_data.column_names import check_names, input_names
 from kfp_distributed.components.prepare_data.left_out import lines_about_columns
+from kfp_distributed.components.prepare_data.piece_tasks import RunTasks, groups_of
 from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.reading import RejectedRows, ignore, readable, reading
+from kfp_distributed.components.prepare_data.reading import Reject, RejectedRows, Rows, ignore, readable, reading
 from kfp_distributed.components.prepare_data.row_numbers import INDEX_NAMES, counts_rows, lines_about_index
 from kfp_distributed.components.prepare_data.source import Source, SplitBy
+from kfp_distributed.components.prepare_data.stored_files import SourcePath, StoredPath
 from kfp_distributed.components.prepare_data.table_format import TableFormat
 from kfp_distributed.storage.dataset import Task
+from kfp_distributed.storage.store import PARALLEL_TRANSFERS
 
 
 def table_source(
-    files: Sequence[Path], table: TableFormat, options: Options, codes: Mapping[str, str], task: Task
+    files: Sequence[SourcePath], table: TableFormat, options: Options, codes: Mapping[str, str], task: Task
 ) -> Source:
     """Open files of rows, which must all have the columns of the first one that has rows.
 
@@ -32,10 +36,7 @@ def table_source(
         ValueError: A file cannot be read, or the columns do not fit the options.
     """
     first = _first_with_rows(files, table, options)
-    names = {}
-    for file in files:
-        with reading(file.name):
-            names[file.name] = table.names(file)
+    names = _names(files, table)
     inputs = input_names(names[first], options, first, {name for others in names.values() for name in others})
     others = [name for name in (options.label_column, options.group_column, options.time_column) if name]
     for file_name, present in names.items():
@@ -49,14 +50,31 @@ def table_source(
     return Source(
         chosen.columns,
         options.label_column,
-        {file.name: partial(table.read, file, chosen.read_types) for file in files},
+        partial(_parts, files, table),
+        partial(_read_part, table, chosen.read_types),
         (*notes, *notes_about_index, *chosen.notes),
         sum(map(table.expected_bytes, files)),
         task,
         chosen.types,
         split_by(options, chosen.time_type),
         partial(table.late_notes, names, first),
+        table,
     )
+
+
+def _read_part(
+    table: TableFormat, types: Mapping[str, pa.DataType], part: FilePart, reject: Reject, count_rows: CountRows
+) -> Iterator[Rows]:
+    return table.read(part, types, reject, count_rows)
+
+
+def _parts(
+    files: Sequence[SourcePath], table: TableFormat, most: int, run: RunTasks | None = None
+) -> Iterator[FilePart]:
+    for file in files:
+        with reading(file.name):
+            parts = table.parts(file, most, run)
+        yield from parts
 
 
 def split_by(options: Options, time_type: pa.DataType) -> SplitBy:
@@ -71,13 +89,15 @@ def split_by(options: Options, time_type: pa.DataType) -> SplitBy:
     return SplitBy(options.time_column, "time", time_type) if options.time_column else SplitBy()
 
 
-def _without_index(files: Sequence[Path], table: TableFormat, names: Sequence[str]) -> tuple[list[str], list[str]]:
+def _without_index(
+    files: Sequence[SourcePath], table: TableFormat, names: Sequence[str]
+) -> tuple[list[str], list[str]]:
     """Return the inputs without an index column that numbers the rows, and lines about the index columns."""
     inputs, notes = [*names], []
 
     def values(name: str) -> Iterator[tuple[str, pa.Array]]:
         for file in files:
-            for rows, _ in readable(file.name, table.read(file, {name: table.index_type}, ignore)):
+            for rows, _ in readable(file.name, table.read(whole_file(file), {name: table.index_type}, ignore)):
                 yield file.name, rows[name]
 
     for name in [name for name in names if name in INDEX_NAMES]:
@@ -89,11 +109,28 @@ def _without_index(files: Sequence[Path], table: TableFormat, names: Sequence[st
     return inputs, notes
 
 
-def _first_with_rows(files: Sequence[Path], table: TableFormat, options: Options) -> str:
+def _names(files: Sequence[SourcePath], table: TableFormat) -> dict[str, list[str]]:
+    """Return the names of the columns of each file. Objects are read several at once, because each takes a while."""
+
+    def names(file: SourcePath) -> list[str]:
+        with reading(file.name):
+            return table.names(file)
+
+    found: dict[str, list[str]] = {}
+    with ThreadPoolExecutor(PARALLEL_TRANSFERS) as pool:
+        for group in groups_of(files, 16 * PARALLEL_TRANSFERS):
+            # A format whose files may lack columns keeps the names, in an order that must not depend on threads.
+            is_parallel = isinstance(group[0], StoredPath) and not table.may_lack_columns
+            of_group = (pool.map if is_parallel else map)(names, group)
+            found |= {file.name: columns for file, columns in zip(group, of_group, strict=True)}
+    return found
+
+
+def _first_with_rows(files: Sequence[SourcePath], table: TableFormat, options: Options) -> str:
     """Return the name of the first file that has usable rows."""
     rejected = RejectedRows(options.on_bad_row)
     for file in files:
-        for rows, _ in readable(file.name, table.read(file, {}, partial(rejected.add, file.name))):
+        for rows, _ in readable(file.name, table.read(whole_file(file), {}, partial(rejected.add, file.name))):
             if len(rows):
                 return file.name
     rejected.check()

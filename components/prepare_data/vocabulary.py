@@ -31,7 +31,7 @@ class VocabularyCounter:
     """Counts the values of categories in the training rows and in all rows.
 
     A model must not learn from the validation and test rows which values exist. Which rows are for training is known
-    only after the values of all rows were collected, so the indices are changed afterwards, by `recode`.
+    only after the values of all rows were collected, so the indices are changed afterwards, by `recoded`.
 
     Attributes:
         columns: The inputs with the vocabularies of all rows.
@@ -48,17 +48,11 @@ class VocabularyCounter:
         self._training = {name: np.zeros(size, np.int64) for name, size in sizes.items()}
         self._all = {name: np.zeros(size, np.int64) for name, size in sizes.items()}
 
-    def add(self, rows: pa.RecordBatch, training_rows: NDArray[np.intp]) -> None:
-        """Add rows with indices of the vocabularies of all rows.
-
-        Args:
-            rows: Rows of all splits.
-            training_rows: Indices of the training rows.
-        """
-        for name, counts in self._all.items():
-            indices = rows[name].to_numpy()
-            counts += np.bincount(indices, minlength=len(counts))
-            self._training[name] += np.bincount(indices[training_rows], minlength=len(counts))
+    def add(self, counts: Mapping[str, NDArray[np.int64]]) -> None:
+        """Add the counts of a piece, of `count_values`."""
+        for name, (training, every) in counts.items():
+            self._training[name] += training
+            self._all[name] += every
 
     def training_columns(self) -> tuple[Column, ...]:
         """Return the columns with the vocabularies of the training rows."""
@@ -72,17 +66,9 @@ class VocabularyCounter:
         )
 
     @property
-    def names(self) -> list[str]:
-        """Names of the categories."""
-        return [*self._all]
-
-    def recode(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows with the indices of `training_columns`. A value that no training row has becomes 0, missing."""
-        for name, indices in self._indices.items():
-            position = rows.schema.get_field_index(name)
-            codes = pa.array(indices[rows[name].to_numpy()])
-            rows = rows.set_column(position, rows.schema.field(position), codes)
-        return rows
+    def sizes(self) -> dict[str, int]:
+        """Number of the values of each category, with the missing one."""
+        return {name: len(counts) for name, counts in self._all.items()}
 
     def unseen(self) -> list[Unseen]:
         """Return the values that no training row has."""
@@ -96,8 +82,8 @@ class VocabularyCounter:
         return result
 
     @cached_property
-    def _indices(self) -> Mapping[str, NDArray[np.int32]]:
-        """Return the new index of each old index, for the columns whose indices change."""
+    def indices(self) -> Mapping[str, NDArray[np.int32]]:
+        """New index of each old index in `training_columns`, for the columns whose indices change, for `recoded`."""
         changed: dict[str, NDArray[np.int32]] = {}
         if self.is_complete:
             return changed
@@ -107,3 +93,38 @@ class VocabularyCounter:
                 indices = np.where(is_seen, np.cumsum(is_seen), 0)
                 changed[name] = np.concatenate([[0], indices]).astype(np.int32)
         return changed
+
+
+def count_values(
+    sizes: Mapping[str, int], shards: int, rows: pa.RecordBatch, files: NDArray[np.uint16]
+) -> dict[str, NDArray[np.int64]]:
+    """Return how many training rows, and how many rows of all splits, have each value of the categories of a piece.
+
+    Args:
+        sizes: Number of the values of each category, with the missing one.
+        shards: Number of training shards.
+        rows: Rows with indices of the vocabularies of all rows, sorted by their files.
+        files: File of each row.
+
+    Returns:
+        The rows by column, each [2, values].
+    """
+    end = int(np.searchsorted(files, shards))
+    counts = {}
+    for name, size in sizes.items():
+        values = rows[name].to_numpy()
+        counts[name] = np.array([np.bincount(part, minlength=size) for part in (values[:end], values)])
+    return counts
+
+
+def recoded(rows: pa.RecordBatch, indices: Mapping[str, NDArray[np.int32]]) -> pa.RecordBatch:
+    """Return rows with the indices of the training columns. A value that no training row has becomes 0, missing.
+
+    Args:
+        rows: Rows with indices of the vocabularies of all rows.
+        indices: New index of each old one, by column.
+    """
+    for name, new in indices.items():
+        position = rows.schema.get_field_index(name)
+        rows = rows.set_column(position, rows.schema.field(position), pa.array(new[rows[name].to_numpy()]))
+    return rows

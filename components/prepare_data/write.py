@@ -1,29 +1,32 @@
 """Writes the rows into the shards of the splits, each with its manifest."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kfp_distributed.components.moments import Moments
-from kfp_distributed.components.prepare_data.order_statistics import as_ordered, medians
-from kfp_distributed.components.prepare_data.pieces import Pieces
+from kfp_distributed.components.prepare_data.order_statistics import Numbers, as_ordered, medians
+from kfp_distributed.components.prepare_data.piece_rows import PieceRows, RowWork
+from kfp_distributed.components.prepare_data.piece_tasks import Result, RunTasks, run_here
+from kfp_distributed.components.prepare_data.pieces import PieceFiles
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.profile import Profile, Profiler, with_statistics
 from kfp_distributed.components.prepare_data.read_ahead import read_ahead
-from kfp_distributed.components.prepare_data.scan import FIXED_SPLIT, Scan
-from kfp_distributed.components.prepare_data.shard_files import ShardFiles
-from kfp_distributed.components.prepare_data.source import SPLIT_KEY
-from kfp_distributed.components.prepare_data.split import DRAWN_ROWS, DrawnRows, draw
-from kfp_distributed.components.prepare_data.strata import Strata
-from kfp_distributed.components.prepare_data.vocabulary import VocabularyCounter
+from kfp_distributed.components.prepare_data.scan import Scan
+from kfp_distributed.components.prepare_data.shard_files import ShardFiles, group_bytes
+from kfp_distributed.components.prepare_data.shard_tasks import shard_key, write_by_tasks
+from kfp_distributed.components.prepare_data.split import DrawnRows, draw
+from kfp_distributed.components.prepare_data.stored_tasks import StoredTasks
+from kfp_distributed.components.prepare_data.strata import CountsFile, Strata
+from kfp_distributed.components.prepare_data.vocabulary import VocabularyCounter, count_values
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard
-from kfp_distributed.storage.files import describe_file
+from kfp_distributed.storage.files import FileEntry, describe_file
 
 # Columns whose medians are found in the same passes. Each needs a megabyte.
 _MEDIANS = 64
@@ -31,14 +34,15 @@ _SPLITS = ("train", "validation", "test")
 
 
 def write_splits(
-    pieces: Pieces,
+    pieces: PieceFiles,
     scan: Scan,
     strata: Strata,
+    counts: CountsFile,
     options: Options,
     name: str,
     folders: Mapping[str, Path],
-    scratch: Path,
-    drawn_rows: int = DRAWN_ROWS,
+    run: RunTasks = run_here,
+    tasks: StoredTasks | None = None,
 ) -> tuple[dict[str, DatasetManifest], Profile]:
     """Write the rows of a source into the folders of the splits, each with its manifest.
 
@@ -50,11 +54,12 @@ def write_splits(
         pieces: The rows.
         scan: What the pass over the source has found.
         strata: The rows that are drawn together, and where they go.
+        counts: Rows of each stratum by piece.
         options: The seed, the number of training shards and the dataset whose columns are applied.
         name: Source of the data, for the manifests.
         folders: An empty folder for each of "train", "validation" and "test".
-        scratch: Folder for temporary files.
-        drawn_rows: Rows whose files are drawn together. Another number gives another split.
+        run: Runs a function for each piece. Default: in this process.
+        tasks: Runs the tasks that write the shards, which then are in the scratch. Default: this process writes them.
 
     Returns:
         The manifest of each split, and a profile of the rows.
@@ -62,50 +67,64 @@ def write_splits(
     rows_of_files, shards = strata.plan.rows_of_files(), options.shards
     files = [folders["train"] / f"part-{shard:05d}.parquet" for shard in range(shards)]
     files += [folders[split] / "part-00000.parquet" for split in _SPLITS[1:]]
-    draw(pieces, strata, options.seed, scratch / "targets", drawn_rows)
-    drawn = DrawnRows(pieces, scan.codes, scratch / "targets")
-    vocabularies = VocabularyCounter(_with_fills(scan, drawn, options), is_complete=options.like is not None)
-    if vocabularies.names and not options.like:
-        for rows, targets in drawn.read(vocabularies.names):
-            vocabularies.add(rows, np.flatnonzero(targets < shards))
-    columns = vocabularies.training_columns()
-    rows_of_splits = (rows_of_files[:shards].sum(), *rows_of_files[shards:])
-    profiler = Profiler(vocabularies, scan.label, [int(rows) for rows in rows_of_splits], options.seed)
-    class_counts = np.zeros((len(_SPLITS), max(1, len(scan.label.classes))), np.int64)
-    numbers, label = Moments(), scan.label
-
-    def profiled() -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch, NDArray[np.uint16], NDArray[np.intp]]]:
-        for rows, targets in drawn.read():
-            rows = rows.select([name for name in rows.schema.names if name not in _INTERNAL])
-            filled = _filled(rows, columns)
-            # The files of the training split are followed by one for validation and one for test.
-            splits = np.maximum(targets.astype(np.intp) - shards + 1, 0)
-            if label.task == "classification":
-                np.add.at(class_counts, (splits, rows[label.name].to_numpy()), 1)
-            elif label.task == "regression":
-                numbers.add(rows[label.name].to_numpy()[targets < shards])
-            profiler.add(filled, splits)
-            yield rows, vocabularies.recode(filled), targets, splits
-
+    rows_by_file = draw(pieces, strata, counts, options.seed, run)
+    drawn = DrawnRows(pieces, scan.codes, len(files))
+    vocabularies = _vocabularies(scan, drawn, options, run)
+    columns, label = vocabularies.training_columns(), scan.label
+    by_split = np.add.reduceat(rows_by_file, [0, shards, shards + 1], axis=1, dtype=np.int64)
+    profiler = Profiler(vocabularies, label, by_split, options.seed)
+    work = RowWork(drawn, profiler.describing, vocabularies.indices)
     texts = [column.name for column in columns if column.kind in ("category", "kept")]
-    with ShardFiles(files, [*texts, *(label.classes and [label.name])]) as shard_files:
-        # Duplicates are counted here, so that both threads have about as much to do.
-        for with_gaps, rows, targets, splits in read_ahead(profiled()):
-            profiler.add_to_duplicates(with_gaps, splits)
-            shard_files.add(rows, targets)
+    texts += [label.name] if label.classes else []
+    rows = {file: count for file, count in zip(files, rows_of_files.tolist(), strict=True) if count}
+    if tasks:
+        splits = {folder: split for split, folder in folders.items()}
+        keys = {file: shard_key(splits[file.parent], file.name) for file in files}
+        entries = write_by_tasks(tasks, work, profiler, keys, texts, group_bytes(len(rows)))
+    else:
+        write_shards(work, profiler, files, texts, group_bytes(len(rows)))
+        entries = dict(zip(rows, run(_describe, rows), strict=True))
     if not options.like:
         columns = with_statistics(columns, profiler.moments)
-        if label.task == "regression":
-            # Labels and predictions are 64-bit floats, so that no deviation above 0 is too small to divide by.
-            label = replace(label, mean=float(numbers.mean[0]), std=float(numbers.deviation[0]) or 1.0)
-    manifests = _manifests(columns, label, rows_of_files, class_counts, options, name, folders, files, profiler.content)
+        label = _with_moments(label, profiler.labels)
+    manifests = _manifests(columns, label, entries, rows, options, name, folders, profiler)
     return manifests, profiler.profile(scan.unseen)
 
 
-_INTERNAL = (SPLIT_KEY, FIXED_SPLIT)
+def write_shards(work: RowWork, profiler: Profiler, files: Sequence[Path], texts: Sequence[str], size: int) -> None:
+    """Describe the rows and write all files, in one pass over the pieces."""
+
+    def described() -> Iterator[tuple[PieceRows, pa.RecordBatch]]:
+        for piece, sampled in zip(work.drawn.pieces.numbers, profiler.sampled(), strict=True):
+            rows = work.read(piece)
+            profiler.merge(work.profile(rows, sampled))
+            yield rows, work.in_shards(rows)
+
+    with ShardFiles(files, texts, size) as shard_files:
+        # Duplicates are counted here, so that both threads have about as much to do.
+        for rows, in_shards in read_ahead(described()):
+            profiler.merge_duplicates(work.duplicates(rows, profiler.limit))
+            shard_files.add(in_shards, rows.files)
 
 
-def _with_fills(scan: Scan, drawn: DrawnRows, options: Options) -> tuple[Column, ...]:
+def _vocabularies(scan: Scan, drawn: DrawnRows, options: Options, run: RunTasks) -> VocabularyCounter:
+    """Return the inputs with the values of the training rows."""
+    found = VocabularyCounter(_with_fills(scan, drawn, options, run), is_complete=options.like is not None)
+    if found.sizes and not options.like:
+        for counts in drawn.map(partial(count_values, found.sizes, options.shards), [*found.sizes], run):
+            found.add(counts)
+    return found
+
+
+def _with_moments(label: Label, moments: Moments) -> Label:
+    """Return the label, with mean and deviation if it is a number to predict."""
+    if label.task != "regression":
+        return label
+    # Labels and predictions are 64-bit floats, so that no deviation above 0 is too small to divide by.
+    return replace(label, mean=float(moments.mean[0]), std=float(moments.deviation[0]) or 1.0)
+
+
+def _with_fills(scan: Scan, drawn: DrawnRows, options: Options, run: RunTasks) -> tuple[Column, ...]:
     """Return the columns with the number that stands for a missing one: the median of the training rows."""
     is_imputed = options.missing == "impute" or (options.missing is None and scan.label.task != "none")
     if options.like or not is_imputed:
@@ -115,12 +134,10 @@ def _with_fills(scan: Scan, drawn: DrawnRows, options: Options) -> tuple[Column,
     for begin in range(0, len(gaps), _MEDIANS):
         names = gaps[begin : begin + _MEDIANS]
 
-        def read(names: list[str] = names) -> Iterator[dict[str, NDArray[np.int64]]]:
-            for rows, targets in drawn.read(names):
-                training = rows.filter(pa.array(targets < options.shards))
-                yield {name: as_ordered(training[name].drop_null().to_numpy()) for name in names}
+        def numbers(function: Callable[[Numbers], Result], names: list[str] = names) -> Iterable[Result]:
+            return drawn.map(partial(_of_training_numbers, function, options.shards), names, run)
 
-        fills |= medians(read)
+        fills |= medians(numbers)
     # A column without any number in the training rows has no median.
     fills = dict.fromkeys(gaps, 0.0) | fills
     return tuple(
@@ -128,38 +145,37 @@ def _with_fills(scan: Scan, drawn: DrawnRows, options: Options) -> tuple[Column,
     )
 
 
-def _filled(rows: pa.RecordBatch, columns: tuple[Column, ...]) -> pa.RecordBatch:
-    """Return rows without gaps in the columns that have a number for them."""
-    for column in columns:
-        if column.fill is not None and rows[column.name].null_count:
-            position = rows.schema.names.index(column.name)
-            values = pc.fill_null(rows[column.name], pa.scalar(column.fill, pa.float32()))
-            rows = rows.set_column(position, rows.schema.field(position), values)
-    return rows
+def _of_training_numbers(
+    function: Callable[[Numbers], Result], shards: int, rows: pa.RecordBatch, targets: NDArray[np.uint16]
+) -> Result:
+    training = rows[: int(np.searchsorted(targets, shards))]
+    return function({name: as_ordered(training[name].drop_null().to_numpy()) for name in rows.schema.names})
+
+
+def _describe(file: Path) -> FileEntry:
+    return describe_file(file, file.name)
 
 
 def _manifests(
     columns: tuple[Column, ...],
     label: Label,
-    rows_of_files: NDArray[np.int64],
-    class_counts: NDArray[np.int64],
+    entries: Mapping[Path, FileEntry],
+    rows: Mapping[Path, int],
     options: Options,
     name: str,
     folders: Mapping[str, Path],
-    files: list[Path],
-    content: str,
+    profiler: Profiler,
 ) -> dict[str, DatasetManifest]:
     """Write the manifest of each split beside its shards, and return them."""
-    entries = {target: describe_file(file, file.name) for target, file in enumerate(files) if rows_of_files[target]}
     preparation = hashlib.sha256("".join(entry.sha256 for entry in entries.values()).encode()).hexdigest()
     manifests = {}
     for split, folder in folders.items():
-        targets = [target for target in entries if files[target].parent == folder]
         shards = tuple(
-            Shard(entries[target].path, int(rows_of_files[target]), entries[target].size, entries[target].sha256)
-            for target in targets
+            Shard(entry.path, rows[file], entry.size, entry.sha256)
+            for file, entry in entries.items()
+            if file.parent == folder
         )
-        counts = class_counts[_SPLITS.index(split)].tolist() if label.classes else ()
+        counts = profiler.class_counts[_SPLITS.index(split)].tolist() if label.classes else ()
         manifests[split] = DatasetManifest(
             split,
             columns,
@@ -170,7 +186,7 @@ def _manifests(
             name,
             True,
             preparation,
-            content,
+            profiler.content,
             options.source_fingerprint,
             options.like.preparation if options.like else "",
         )

@@ -1,5 +1,7 @@
 """The step `train` as Kubeflow Pipelines sees it."""
 
+from typing import NamedTuple
+
 from kfp import dsl
 
 
@@ -17,15 +19,16 @@ def train(
     cluster_configuration_secret: str = "",
     resume_from: str = "",
     task_config: dsl.TaskConfig = None,
-) -> None:
+) -> NamedTuple("Trained", [("model_uri", str), ("mlflow_run_id", str)]):  # type: ignore[valid-type]
     """Trains a model by a job of one or more replicas and waits until the job ends.
 
     Args:
         train_dataset: Training dataset of `prepare_data`.
         train_specification: What each replica runs: a built-in trainer, {"trainer": NAME}, a Python function,
             {"function": NAME, "source": TEXT}, or a command, {"command": [WORD, ...]}. Optional keys are "image"
-            (container image of the replicas) and "packages" (a list for pip). `train_specification()` of the library
-            makes this dict from a function. Examples: {"trainer": "keras_classifier"},
+            (container image of the replicas), "packages" (a list for pip) and "rows" ("stream" for a program that reads
+            its rows while it trains). `train_specification()` of the library makes this dict from a function.
+            Examples: {"trainer": "keras_classifier"},
             {"command": ["python", "-m", "my_program", "--data", "{train_dir}"]}.
         validation_dataset: Validation dataset of `prepare_data`. Built-in trainers validate each epoch on it, and a
             function gets it as validation_dir. Default: none.
@@ -50,10 +53,13 @@ def train(
 
     Returns:
         model: Trained model in the format in which the trainer saved it, with a manifest, model.json.
-        metrics: Metrics of the last epoch, such as loss and accuracy.
+        metrics: Metrics of the epoch whose model is saved, such as loss and accuracy.
         report: HTML page with the replicas, the training curves and the timeline of the job.
+        model_uri: Address of the model, such as s3://mlpipeline/v2/artifacts/.../model. A step that gets this address
+            instead of `model` does not download the model.
+        mlflow_run_id: ID of the MLflow run of the training, or empty.
     """
     parameters = dict(locals())
     from kfp_distributed.components.train.step import run_step
 
-    run_step(**parameters)
+    return run_step(**parameters)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.describe.task_path import TaskPath
@@ -42,6 +42,13 @@ from kfp_distributed.storage.placeholders import refuse_placeholders
 _PROGRAM_TEXTS = ("train_specification.source", "train_specification.command")
 
 
+class Trained(NamedTuple):
+    """Address of the trained model, and ID of the MLflow run or ""."""
+
+    model_uri: str
+    mlflow_run_id: str
+
+
 def run_step(
     *,
     train_dataset: Any,  # noqa: ANN401  (kfp's artifacts, which this module must not import)
@@ -53,7 +60,7 @@ def run_step(
     cluster_configuration_secret: str = "",
     task_config: Any = None,  # noqa: ANN401
     **fields: Any,  # noqa: ANN401
-) -> None:
+) -> Trained:
     """Run a training and write the outputs of the step.
 
     Args:
@@ -66,6 +73,9 @@ def run_step(
         cluster_configuration_secret: Name of the Secret of another cluster. Default: "", the step's own cluster.
         task_config: TaskConfig of the KFP task, which is applied to pods. Default: None.
         fields: The other fields of `Request`.
+
+    Returns:
+        The outputs that are texts.
 
     Raises:
         SystemExit: The training failed. The text has the last lines of the step's log: the cause and, if a job was
@@ -113,6 +123,7 @@ def run_step(
     if tracker.run_id:
         model.metadata["mlflow_run_id"] = tracker.run_id  # `export_model` adds a link to this run.
     _log_metrics(metrics, outcome.model.metrics)
+    return Trained(model.uri, tracker.run_id)
 
 
 def _request(

@@ -110,6 +110,12 @@ def _quantity(number: Fraction, scales: Mapping[str, int]) -> str:
     return f"{size // scale}{unit}"
 
 
+def bytes_of(quantity: str) -> int:
+    """Return the bytes of a canonical quantity of memory, such as "1536Mi"."""
+    number = quantity.rstrip("kKMGTPEi")
+    return int(number) * _BYTES[quantity[len(number) :]]
+
+
 def integer(lowest: int, highest: int = 10_000) -> Kind:
     """Return a kind for whole numbers."""
     return _whole_numbers(_number(f"a whole number from {lowest} to {highest}", lowest, highest, {"": 1}, _whole))

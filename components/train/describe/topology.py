@@ -34,7 +34,7 @@ class Replica:
     """One replica of a job: a pod of a cluster or a process of this machine.
 
     Attributes:
-        role: "worker", "chief", "ps", "evaluator", "launcher" or "master".
+        role: "worker", "chief", "ps", "evaluator", "launcher", "master" or, of a Dask cluster, "scheduler".
         index: Index among the replicas of the same role, from 0.
         resources: Resource limits.
         serves: Whether the replica runs until it is stopped, as a parameter server does.
@@ -62,6 +62,8 @@ class Topology:
         data_replicas: Names of the replicas that read training shards, ordered by rank. For MPI these are the workers.
         restart_alone: Names of the replicas that are restarted individually. If any other replica fails, all replicas
             restart.
+        optional: Names of the replicas that the job can do without, whether they start late, never, or end. Default:
+            none.
     """
 
     distribution_type: DistributionType
@@ -69,14 +71,15 @@ class Topology:
     leader: str
     data_replicas: tuple[str, ...]
     restart_alone: frozenset[str]
+    optional: frozenset[str] = frozenset()
 
     @property
     def spared(self) -> frozenset[str]:
-        """Names of the replicas whose failure does not fail the job: workers of an elastic MPI job.
+        """Names of the replicas whose failure does not fail the job: optional ones, and workers of an elastic MPI job.
 
-        Its launcher decides whether enough workers are left.
+        The launcher of an MPI job decides whether enough workers are left.
         """
-        return self.restart_alone if self.distribution_type == "MPI" else frozenset()
+        return self.restart_alone if self.distribution_type == "MPI" else self.optional
 
 
 def plan_topology(spec: DistributionSpecification) -> Topology:

@@ -18,7 +18,9 @@ class TrainingJob:
         specification: Restart limit, time budgets and settings of the cluster.
         description: Description of the job for its replicas.
         argv: Command of each replica of a local job; () for the entry program.
+        module: Module that the pods of a Job run with `python -m`. Default: "", the entry program.
         environment: Environment variables that are added to those of each local replica.
+        pod_variables: Environment variables of the pods. Default: none.
         labels: Values of the labels "run" and "task", which identify the job for users, and those of `TaskPath.labels`.
             Valid as Kubernetes labels.
         warnings: Remarks about the request, for the log.
@@ -32,3 +34,5 @@ class TrainingJob:
     environment: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    module: str = ""
+    pod_variables: Mapping[str, str] = field(default_factory=dict)

@@ -1,10 +1,13 @@
 """Checks of the datasets of a training, by their manifests (pure)."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 from kfp_distributed.storage.alignment import align
 from kfp_distributed.storage.dataset import DatasetManifest, width
 from kfp_distributed.storage.provenance import find_contamination, training_data
+from kfp_distributed.trainers.best_epoch import choose_epoch
 from kfp_distributed.trainers.runtime.target import weights_of_classes
 
 
@@ -56,6 +59,27 @@ def check_datasets(
             "order. If the source was sorted, by class or time, the training may be much worse: run prepare_data again"
         )
     return warnings
+
+
+def check_choice(
+    parameters: Mapping[str, Any], trainer: str, train: DatasetManifest, validation: DatasetManifest | None
+) -> None:
+    """Check that the datasets have what the choice of an epoch needs.
+
+    Args:
+        parameters: Checked parameters of a built-in trainer.
+        trainer: Its name.
+        train: Manifest of the training data.
+        validation: Manifest of the validation data; None without such data.
+
+    Raises:
+        ValueError: The task has no such metric, or the metric needs validation rows and there are none.
+    """
+    choice = parameters.get("keep", "last"), parameters.get("metric", ""), parameters.get("patience", 0)
+    try:
+        choose_epoch(*choice, train.label.task, validation is not None and validation.rows > 0)
+    except ValueError as error:
+        raise ValueError(f"train_parameters of {trainer}: {error}") from None
 
 
 def _check_trainable(train: DatasetManifest, trainer: str, class_weights: str) -> None:

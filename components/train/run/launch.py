@@ -248,6 +248,10 @@ def follow_job(runner: Runner, job: TrainingJob, tell: Callable[[Fact], object])
             stalls, warnings = check_stalls(status, stalls, fact.time)
             events += warnings
             spec = job.specification
+            if job.topology.optional and status.replicas[status.leader].state == "succeeded":
+                # Kubernetes waits for all replicas of a Job, also for one that never starts.
+                status = advance(status, JobEnded(fact.time, True))
+                break
             end_reason = expired_budget(status, spec, fact.time) or final_failure(status, spec)
             if _reader_is_gone():
                 end_reason = "Nobody reads the output of this step any more."
@@ -261,7 +265,8 @@ def follow_job(runner: Runner, job: TrainingJob, tell: Callable[[Fact], object])
 
 
 def _first_events(job: TrainingJob) -> Iterator[JobEvent]:
-    yield JobEvent(clock(), f"checkpoints are stored in {training_folder(job.description)}")
+    if not job.module:  # It is a training.
+        yield JobEvent(clock(), f"checkpoints are stored in {training_folder(job.description)}")
     if job.description.tensorboard:
         yield JobEvent(clock(), f"TensorBoard's logs: {join_uri(job.description.metrics_uri, TENSORBOARD)}")
 

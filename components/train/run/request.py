@@ -13,10 +13,10 @@ from kfp_distributed.components.train.describe.specification import Distribution
 from kfp_distributed.components.train.describe.task_path import TaskPath
 from kfp_distributed.components.train.describe.topology import Topology, plan_topology
 from kfp_distributed.components.train.describe.training_job import TrainingJob
-from kfp_distributed.components.train.run.datasets import check_datasets
+from kfp_distributed.components.train.run.datasets import check_choice, check_datasets
 from kfp_distributed.components.train.run.resume import CHECKPOINTS, METRICS
 from kfp_distributed.storage.shards import fetch_manifest
-from kfp_distributed.storage.uri import join_uri, parse_uri
+from kfp_distributed.storage.uri import join_uri, parse_uri, uri_beside
 from kfp_distributed.trainers.program import ELASTIC, TRAINERS, Program, check_batch, check_parameters, parse_program
 from kfp_distributed.trainers.runtime.job_description import JobDescription
 
@@ -81,15 +81,17 @@ def plan_job(request: Request) -> TrainingJob:
         uri if "://" in uri or not uri else str(Path(uri).absolute())
         for uri in (request.train_uri, request.validation_uri, request.model_uri, request.checkpoint_uri)
     )
+    train, validation = fetch_manifest(train_uri), fetch_manifest(validation_uri) if validation_uri else None
     warnings = check_datasets(
-        fetch_manifest(train_uri),
-        fetch_manifest(validation_uri) if validation_uri else None,
+        train,
+        validation,
         ranks,
         *((program.name, parameters.get("class_weights", "none")) if program.kind == "trainer" else ()),
     )
+    if program.kind == "trainer":
+        check_choice(parameters, program.name, train, validation)
     name = request.job_name
-    # Replaces the last part of the model's path. A query with settings of the store may follow it.
-    beside_model = re.sub(r"/[^/?]*/?(?=\?|$)", "/checkpoints", model_uri, count=1)
+    beside_model = uri_beside(model_uri, "checkpoints")
     folder = join_uri(checkpoint_uri or beside_model, name)
     description = JobDescription(
         name=name,
@@ -107,8 +109,8 @@ def plan_job(request: Request) -> TrainingJob:
         # Not below `checkpoint_uri`, which may be on a volume that the step does not mount.
         heartbeat_uri=join_uri(beside_model, name, "heartbeat"),
     )
-    labels = {"run": _label(request.identity[0]), "task": _label(request.task_name)}
-    labels |= {name: _label(text) for name, text in request.task_path.labels.items()}
+    labels = {"run": label_value(request.identity[0]), "task": label_value(request.task_name)}
+    labels |= {name: label_value(text) for name, text in request.task_path.labels.items()}
     return TrainingJob(name, topology, specification, description, labels=labels, warnings=tuple(warnings))
 
 
@@ -157,8 +159,8 @@ def _check_batch(
         raise ValueError(f"train_parameters of {program.name}: {error}") from None
 
 
-def _label(text: str) -> str:
-    """Return a text as a valid value of a Kubernetes label."""
+def label_value(text: str) -> str:
+    """Return a text as a valid value of a Kubernetes label, in which other characters are "-"."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[:63].strip("-_.")
 
 

@@ -63,7 +63,8 @@ class JobStatus:
         timeline: Events as (time, text), the newest `TIMELINE_LENGTH`.
         ended: How the job ended; None before.
         failures: Last failure of each replica that failed. The replica may have been restarted since.
-        spared: Replicas whose failure does not fail the job: the workers of an elastic MPI job.
+        spared: Replicas whose failure does not fail the job. See `Topology`.
+        optional: Replicas that the job can do without. See `Topology`.
         title: Task and run of the job, for users; "" if the job has no labels.
         spans: Periods of each replica's states, oldest first.
         samples: Samples of each replica's resource usage, oldest first.
@@ -81,6 +82,7 @@ class JobStatus:
     ended: JobEnded | None = None
     failures: Mapping[str, ReplicaStatus] = field(default_factory=dict)
     spared: frozenset[str] = frozenset()
+    optional: frozenset[str] = frozenset()
     title: str = ""
     spans: Mapping[str, tuple[Span, ...]] = field(default_factory=dict)
     samples: Mapping[str, tuple[ReplicaSample, ...]] = field(default_factory=dict)
@@ -98,6 +100,7 @@ def begin(job: TrainingJob, now: float) -> JobStatus:
         attempt=now,
         replicas={name: ReplicaStatus(now, name, "waiting", since=now) for name in names},
         spared=job.topology.spared,
+        optional=job.topology.optional,
         title=f"{format_task(job.labels)} of run {job.labels['run']}" if job.labels else "",
         spans={name: (Span("waiting", now),) for name in names},
     )
@@ -259,7 +262,8 @@ def final_failure(status: JobStatus, specification: DistributionSpecification) -
 
 def awaited(status: JobStatus) -> list[ReplicaStatus]:
     """Return the replicas that the job needs. A spared worker that was lost may or may not come back."""
-    return [replica for name, replica in status.replicas.items() if name not in status.spared or not replica.restart]
+    needed = {name: replica for name, replica in status.replicas.items() if name not in status.optional}
+    return [replica for name, replica in needed.items() if name not in status.spared or not replica.restart]
 
 
 def unstarted(status: JobStatus) -> list[ReplicaStatus]:

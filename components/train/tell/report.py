@@ -136,10 +136,11 @@ def _facts(
     if epochs is not None:
         facts.append(("Epochs", f"{epochs:g}"))
     if model_epoch is not None:
-        facts.append(("Saved model", f"of epoch {model_epoch:g}"))
+        facts.append(("Saved model", f"of epoch {model_epoch:g}" + (", the last" if model_epoch == epochs else "")))
     for measure in _measures(metrics)[:_MAX_BEST]:
         if best := _best(_points(measure, metrics), measure):
-            facts.append((f"Best {measure}", f"{best.y:.4g} in epoch {best.x:g}"))
+            of_model = ", the saved model" if best.x == model_epoch else ""
+            facts.append((f"Best {measure}", f"{best.y:.4g} in epoch {best.x:g}{of_model}"))
     facts.append(("Restarts of replicas", str(sum(replica.restart for replica in replicas))))
     if peak_memory:
         facts.append(("Peak memory of a replica", f"{peak_memory:,.0f} MiB"))

@@ -1,8 +1,14 @@
-"""Spec of a Job with one pod: batch/v1. Pure."""
+"""Spec of a Job with one pod, or with an indexed pod for each replica: batch/v1. Pure."""
 
 from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
-from kfp_distributed.components.train.describe.manifests.pod import CONTAINERS, pod_template
+from kfp_distributed.components.train.describe.manifests.pod import (
+    ADDRESS_VARIABLE,
+    CONTAINERS,
+    ENTRY,
+    FIRST_REPLICA_LABEL,
+    pod_template,
+)
 from kfp_distributed.components.train.describe.manifests.run_policy import lifetime
 from kfp_distributed.components.train.describe.training_job import TrainingJob
 from kfp_distributed.trainers.runtime.job_description import STORE_AWAY, STORE_UNREACHED
@@ -16,7 +22,9 @@ _PREEMPTED = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget
 
 def job_spec(job: TrainingJob, settings: ClusterSettings) -> Object:
     """Return the spec of a Job."""
-    template = pod_template(job, settings, CONTAINERS["Job"], job.topology.replicas[0].resources)
+    replicas = len(job.topology.replicas)
+    command = ("python3", "-m", job.module) if job.module else ENTRY
+    template = pod_template(job, settings, CONTAINERS["Job"], job.topology.replicas[0].resources, command=command)
     # A rule without a name would also apply to containers that the cluster adds to the pod.
     containers = [*template["spec"].get("initContainers", ()), *template["spec"]["containers"]]
     rules = [
@@ -30,8 +38,17 @@ def job_spec(job: TrainingJob, settings: ClusterSettings) -> Object:
     # before, it creates a Job again that failed so.
     ignored = [STORE_AWAY, STORE_UNREACHED] if "activeDeadlineSeconds" in limits else [STORE_AWAY]
     outage = {"containerName": CONTAINERS["Job"], "operator": "In", "values": ignored}
+    indexed: Object = {}
+    if replicas > 1:
+        # The step ends the Job with its leader. Kubernetes before 1.30 does not know a successPolicy, which does so.
+        indexed = {"completionMode": "Indexed", "completions": replicas, "parallelism": replicas}
+        template["metadata"]["labels"][FIRST_REPLICA_LABEL] = job.topology.leader
+        address = {"name": ADDRESS_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+        template["spec"]["containers"][0]["env"].append(address)
     return {
-        "backoffLimit": job.specification.restart_limit,
+        **indexed,
+        # The limit is for all pods together. The step counts the restarts of each replica.
+        "backoffLimit": job.specification.restart_limit * replicas,
         "podFailurePolicy": {"rules": [_PREEMPTED, {"action": "Ignore", "onExitCodes": outage}, *rules]},
         "template": template,
         **limits,

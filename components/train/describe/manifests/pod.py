@@ -24,12 +24,16 @@ ENTRY = ("python3", "-m", "kfp_distributed.trainers.runtime.entry")
 WORK = "/kfp-distributed/work"
 
 FIRST_REPLICA_LABEL = "kfp-distributed/first-replica"
-"""Label of the pods of a TrainJob: name of the replica that the pod with index 0 of the same Job is."""
+"""Label of the pods of an indexed Job: name of the replica that the pod with index 0 is. The Jobs of a TrainJob are
+indexed."""
 
 STORE_SUFFIX = "-object-store"
 
 _MESSAGE = f"{WORK}/{PEAK_MEMORY}"
 """File that Kubernetes copies to the status of the pod when a container ends."""
+
+ADDRESS_VARIABLE = "KFP_DISTRIBUTED_POD_ADDRESS"
+"""Environment variable with the IP address of the pod, in an indexed Job without an operator."""
 
 INSTALLER = "packages"
 """Name of the init container that installs packages."""
@@ -139,6 +143,7 @@ def environment(job: TrainingJob, settings: ClusterSettings) -> list[Object]:
         "HOME": WORK,
         JOB_VARIABLE: f"{CHECKED}/{JOB_KEY}",
         GRACE_VARIABLE: str(job.specification.termination_grace_seconds),
+        **job.pod_variables,
     }
     if job.specification.launcher_lost_timeout is not None:
         values[LOST_SECONDS_VARIABLE] = f"{job.specification.launcher_lost_timeout:.15g}"

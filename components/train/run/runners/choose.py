@@ -1,7 +1,7 @@
 """Chooses the runner of a `train` step, and finds the object store for its pods."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +34,24 @@ TOKEN_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
 def choose_runner(
-    name: str, log: Log, model_uri: str = "", secret: str = "", task_config: Mapping[str, Any] | None = None
+    name: str,
+    log: Log,
+    model_uri: str = "",
+    secret: str = "",
+    task_config: Mapping[str, Any] | None = None,
+    packages: Sequence[str] = REPLICA_PACKAGES,
 ) -> Runner:
-    """Return the runner of a `train` step.
+    """Return the runner of a step that starts replicas.
 
     Args:
         name: "local", "kubernetes" or "auto". "auto" means "kubernetes" in a pod and if KUBECONFIG is set. The file
             ~/.kube/config alone does not count: people who have it for other purposes do not expect jobs there. The
             environment variable KFP_DISTRIBUTED_RUNNER, which local_run sets, overrides "auto".
         log: Receives lines of the step's log about what the runner does itself.
-        model_uri: Folder of the model, which determines the object store.
+        model_uri: Folder of an output of the step, which determines the object store.
         secret: Name of the Secret of another cluster to run the replicas on. Default: "", the step's own cluster.
         task_config: Settings of the KFP task, which are applied to pods. Default: none.
+        packages: Packages of the library that the replicas import. Default: those of a training.
 
     Raises:
         ValueError: The runner is unknown or not available here, the Secret is wrong, or `task_config` is invalid.
@@ -67,7 +73,7 @@ def choose_runner(
     has_cluster = TOKEN_FILE.exists() or os.environ.get("KUBECONFIG")
     if name == "kubernetes" or secret or (name == "auto" and has_cluster):
         warn_of_missing(model_uri, task_config, log)
-        return kubernetes_runner(connect(), model_uri, log, secret, task_config)
+        return kubernetes_runner(connect(), model_uri, log, secret, task_config, packages)
     return LocalRunner()
 
 
@@ -99,7 +105,12 @@ def warn_of_missing(model_uri: str, task_config: Mapping[str, Any] | None, log: 
 
 
 def kubernetes_runner(
-    api: ClusterApi, model_uri: str, log: Log, secret: str = "", task_config: Mapping[str, Any] | None = None
+    api: ClusterApi,
+    model_uri: str,
+    log: Log,
+    secret: str = "",
+    task_config: Mapping[str, Any] | None = None,
+    packages: Sequence[str] = REPLICA_PACKAGES,
 ) -> Runner:
     """Return a runner for a cluster. Its pods find the object store of `model_uri` as Kubeflow Pipelines does.
 
@@ -113,6 +124,7 @@ def kubernetes_runner(
         log: As of `choose_runner`.
         secret: Name of the Secret of another cluster to run the replicas on. Default: "", the step's own cluster.
         task_config: Settings of the KFP task. Default: none.
+        packages: As of `choose_runner`.
 
     Raises:
         ValueError: The object store is not found, the Secret of the other cluster is wrong, or `task_config` is
@@ -137,7 +149,7 @@ def kubernetes_runner(
         api.namespace,
         environment=tuple(environment),
         object_store=keys,
-        library=read_library(REPLICA_PACKAGES),
+        library=read_library(packages),
         owner=owner,
         task=read_task_settings(task_config or {}),
     )

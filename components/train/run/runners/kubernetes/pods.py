@@ -65,9 +65,11 @@ def replica_of(pod: Mapping[str, Any]) -> str:
     """Return the name of a pod's replica, from the labels of its operator. The pod of a Job is worker-0."""
     labels = pod["metadata"].get("labels", {})
     if first := labels.get(FIRST_REPLICA_LABEL):
-        role, index = first.rpartition("-")[0], int(labels.get(_COMPLETION_INDEX, 0))
-        # The Job of a master may have the workers, too.
-        return first if not index else f"worker-{index - 1}" if role == "master" else f"{role}-{index}"
+        # Kubernetes before 1.28 sets the index as an annotation alone.
+        indices = {**pod["metadata"].get("annotations", {}), **labels}
+        role, index = first.rpartition("-")[0], int(indices.get(_COMPLETION_INDEX, 0))
+        # The Job of a master may have the workers, too, and that of a scheduler has them.
+        return first if not index else f"worker-{index - 1}" if role in ("master", "scheduler") else f"{role}-{index}"
     # The master of a PyTorchJob has both labels; pods of MPIJob v2beta1 only have the role.
     role = labels.get(_TYPE) or labels.get(_ROLE) or "worker"
     return f"{role.lower()}-{labels.get(_INDEX, 0)}"
@@ -302,7 +304,8 @@ def _trainer(pod: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _trainers(pod: Mapping[str, Any]) -> frozenset[str]:
     """Return the names that the container of the training may have."""
-    is_of_train_job = FIRST_REPLICA_LABEL in pod["metadata"].get("labels", {})
+    first = pod["metadata"].get("labels", {}).get(FIRST_REPLICA_LABEL, "")
+    is_of_train_job = first and not first.startswith("scheduler-")
     return frozenset({NODE_CONTAINER}) if is_of_train_job else _TRAINERS
 
 

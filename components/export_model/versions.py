@@ -1,0 +1,76 @@
+"""The versions of a model in a store: their numbers, and which of them are complete."""
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from kfp_distributed.storage.errors import KeyNotFound
+from kfp_distributed.storage.model import FORMATS
+from kfp_distributed.storage.store import Store
+
+EXPORT_MANIFEST = "export.json"
+LARGEST_VERSION = 2**63 - 1
+"""TensorFlow Serving reads a version's folder name as int64."""
+
+
+def read_complete(store: Store, target: str) -> dict[str, Any] | None:
+    """Return the content of export.json of a complete version. A version is complete with all files that servers load.
+
+    Args:
+        store: Store of the version.
+        target: Prefix of the version.
+
+    Returns:
+        None if the version does not exist, is incomplete, or its export.json is of another tool.
+    """
+    manifest = _read_manifest(store, target)
+    return manifest if manifest and all(store.exists(target + file) for file in _formats(manifest)) else None
+
+
+def is_unfinished(store: Store, target: str) -> bool:
+    """Return whether the objects under a number, if any, are those that a failed export left.
+
+    An export writes export.json before the first file that servers load. So a version that has such a file and no
+    export.json is of another tool.
+
+    Args:
+        store: Store of the version.
+        target: Prefix of the version.
+    """
+    if store.exists(target + EXPORT_MANIFEST):
+        manifest = _read_manifest(store, target)
+        return manifest is not None and not all(store.exists(target + file) for file in _formats(manifest))
+    return not any(store.exists(target + file) for file in FORMATS)
+
+
+def next_version(folders: Iterable[str]) -> int:
+    """Return the number after the highest one in use.
+
+    Args:
+        folders: Names of the folders of versions and of claims, each with "/" at its end. Names that are not numbers
+            that servers can load are ignored.
+
+    Raises:
+        ValueError: The highest number that servers can load is in use.
+    """
+    numbers = [int(match[1]) for match in (re.fullmatch(r"0*([0-9]{1,19})/", folder) for folder in folders) if match]
+    highest = max((number for number in numbers if number <= LARGEST_VERSION), default=0)
+    if highest == LARGEST_VERSION:
+        raise ValueError(f"version {LARGEST_VERSION} exists, which is the largest number: give a free number.")
+    return highest + 1
+
+
+def _read_manifest(store: Store, target: str) -> dict[str, Any] | None:
+    """Return the content of export.json; None if there is none, or it is not one of this component."""
+    try:
+        manifest: dict[str, Any] = json.loads(store.read(target + EXPORT_MANIFEST))
+        _formats(manifest)
+    except (KeyNotFound, ValueError, TypeError, KeyError):
+        return None
+    return manifest
+
+
+def _formats(manifest: dict[str, Any]) -> set[str]:
+    """Return the files of a version that servers load."""
+    return FORMATS.keys() & {entry["path"] for entry in manifest["files"]}

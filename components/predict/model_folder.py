@@ -1,0 +1,42 @@
+"""The folder of the model: the input artifact, or a download."""
+
+from pathlib import Path
+
+from kfp_distributed.library.address_secrets import without_secrets
+from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, verify_model, verify_model_folder
+from kfp_distributed.storage.opener import open_store
+
+
+def check_model(folder: Path) -> ModelManifest:
+    """Check the files of a model, and return its manifest.
+
+    Raises:
+        ModelIncomplete: The model lacks files, or a file differs from model.json.
+    """
+    return verify_model_folder(folder)
+
+
+def download_model(uri: str, folder: Path) -> ModelManifest:
+    """Download a model that `train` has saved or `export_model` has exported, and return its manifest.
+
+    Args:
+        uri: Address of the folder with model.json.
+        folder: Folder for the files, which may not exist.
+
+    Raises:
+        ValueError: The address is not valid.
+        ModelIncomplete: There is no model, or files are missing.
+        ChecksumMismatch: A file differs from model.json.
+        StorageError: The store cannot be read.
+    """
+    store = open_store(uri)
+    try:
+        manifest = verify_model(store)
+    except ModelIncomplete as error:
+        raise ModelIncomplete(
+            f"model_uri {without_secrets(uri)}: {error}. Give the address of a model of train, or of an exported "
+            "version such as s3://models/digits/3"
+        ) from None
+    print(f"downloading the model {without_secrets(uri)}", flush=True)
+    store.download_folder(folder, expected=manifest.files)
+    return manifest

@@ -1,0 +1,178 @@
+"""The prediction of all rows: check the model and the rows, predict chunk by chunk, write the files."""
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+
+from kfp_distributed.components.artifacts import Artifact
+from kfp_distributed.components.predict.dataset_rows import open_dataset
+from kfp_distributed.components.predict.input_rows import RowReader
+from kfp_distributed.components.predict.model_folder import check_model, download_model
+from kfp_distributed.components.predict.model_plan import ModelPlan, plan_model
+from kfp_distributed.components.predict.predict_task import PredictWork, predict_chunk, with_row_numbers
+from kfp_distributed.components.predict.prediction_files import PredictionFiles, write_manifest
+from kfp_distributed.components.predict.prediction_request import PredictionRequest
+from kfp_distributed.components.predict.predictor import forget_model, loaded_model, loaded_predictor
+from kfp_distributed.components.predict.source_rows import SourceRows, open_rows
+from kfp_distributed.components.prepare_data.fetch import local_copy
+from kfp_distributed.components.prepare_data.piece_tasks import RunTasks, run_here
+from kfp_distributed.components.prepare_data.preparation_options import Options
+from kfp_distributed.components.prepare_data.reading import ReadAgain, RejectedRows
+from kfp_distributed.components.source_address import DIGITS
+from kfp_distributed.library.address_secrets import without_secrets
+from kfp_distributed.storage.model import ModelManifest
+
+ROWS_PER_LOG_LINE = 1_000_000
+"""Rows between two log lines about the progress."""
+
+
+def run_prediction(request: PredictionRequest, predictions: Artifact, run: RunTasks = run_here) -> int:
+    """Predict all rows of a dataset or a source.
+
+    Args:
+        request: The checked parameters.
+        predictions: Output artifact for the folder. Rows and model are added to its metadata.
+        run: Runs the tasks, each of which predicts a chunk. Default: in this process.
+
+    Returns:
+        Number of predicted rows.
+
+    Raises:
+        ValueError: The model, the rows or a parameter cannot be used. There is no output.
+        ModelIncomplete: The model lacks files, or a file differs from model.json.
+        OSError: The source cannot be downloaded, or the output cannot be written.
+        StorageError: The store cannot be read.
+    """
+    target = Path(predictions.path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        forget_model(),
+        tempfile.TemporaryDirectory(prefix="predict-") as scratch,
+        # Beside the output, because its disk has place for the rows.
+        tempfile.TemporaryDirectory(prefix=".predict-", dir=target.parent) as unfinished,
+    ):
+        plan, manifest = _model(request, Path(scratch, "model"))
+        prediction = _Prediction(request, plan, manifest, run)
+        rows = prediction.write(Path(scratch), Path(unfinished))
+        shutil.rmtree(target, ignore_errors=True)
+        Path(unfinished, "output").replace(target)
+    predictions.metadata.update(rows=rows, model=without_secrets(request.model_uri))
+    return rows
+
+
+def _model(request: PredictionRequest, folder: Path) -> tuple[ModelPlan, ModelManifest]:
+    """Return how the model is asked, and its manifest, after its files were checked."""
+    if request.model:
+        folder, manifest = Path(request.model), check_model(Path(request.model))
+    else:
+        manifest = download_model(request.model_uri, folder)
+    plan = plan_model(str(folder), manifest, loaded_model(str(folder)).signature)
+    if plan.kind == "classes" and not plan.classes:
+        print("the model does not say its classes: `prediction` is the index of the class, from 0", flush=True)
+    return plan, manifest
+
+
+@dataclass(frozen=True)
+class _Prediction:
+    """The way from the rows to the files.
+
+    Attributes:
+        request: The parameters.
+        plan: How the model is asked.
+        manifest: Manifest of the model.
+        run: Runs the tasks.
+    """
+
+    request: PredictionRequest
+    plan: ModelPlan
+    manifest: ModelManifest
+    run: RunTasks
+
+    def write(self, scratch: Path, unfinished: Path) -> int:
+        """Write the output into a folder "output", and return the number of predicted rows.
+
+        Args:
+            scratch: Folder for downloads and unpacked files.
+            unfinished: Empty folder beside the output.
+        """
+        opened = self._dataset if self.request.dataset else self._source(scratch)
+        codes: dict[str, str] = {}
+        while True:
+            folder, chunks = unfinished / "output", unfinished / "chunks"
+            for new in (folder, chunks):
+                new.mkdir()
+            try:
+                return self._write(*opened(codes), folder, chunks)
+            except ReadAgain as found:  # A later key shows that what seemed to be numbers are codes.
+                codes |= found.codes
+            for old in (folder, chunks):
+                shutil.rmtree(old)
+
+    def _dataset(self, codes: Mapping[str, str]) -> tuple[RowReader, ModelPlan]:
+        rows = open_dataset(Path(self.request.dataset), self.plan, self.manifest, self.request.key_columns)
+        plan = self.plan if self.manifest.columns else replace(self.plan, columns=rows.manifest.columns)
+        loaded_predictor(plan)
+        return rows, plan
+
+    def _source(self, scratch: Path) -> Callable[[Mapping[str, str]], tuple[RowReader, ModelPlan]]:
+        request, plan = self.request, self.plan
+        loaded_predictor(plan)  # Its inputs are checked before the source is read.
+        path = None if request.source == DIGITS else local_copy(request.source, scratch / "source")
+        options = Options(label_column="", csv_format=request.csv_format, on_bad_row=request.on_bad_row)
+        logged: set[str] = set()
+
+        def opened(codes: Mapping[str, str]) -> tuple[SourceRows, ModelPlan]:
+            rows = open_rows(
+                path,
+                options,
+                plan.columns,
+                request.key_columns,
+                scratch,
+                codes,
+                are_kept=plan.are_kept,
+                are_kinds_known=bool(self.manifest.columns),
+                is_filled=not loaded_predictor(plan).by_column,
+            )
+            for note in rows.source.notes:
+                if note not in logged:
+                    print(f"warning: {note}", flush=True)
+            logged.update(rows.source.notes)
+            return rows, plan
+
+        return opened
+
+    def _write(self, reader: RowReader, plan: ModelPlan, folder: Path, chunks: Path) -> int:
+        request = self.request
+        work = PredictWork(plan, reader, request.on_bad_row, request.has_probabilities, str(chunks))
+        files, rejected = PredictionFiles(folder, work.schema), RejectedRows(request.on_bad_row)
+        before, rows = Counter[str](), 0
+        try:
+            for found in self.run(partial(predict_chunk, work), enumerate(reader.chunks())):
+                rejected.merge(found.rejected, before)
+                with pa.OSFile(found.path) as file, pa.ipc.open_stream(file) as stream:
+                    for batch in stream:
+                        files.add(with_row_numbers(batch, reader, before))
+                Path(found.path).unlink()
+                before.update(found.rows_of_files)
+                rows_before, rows = rows, rows + found.rows
+                if rows // ROWS_PER_LOG_LINE > rows_before // ROWS_PER_LOG_LINE:
+                    print(f"predicted {rows:,} rows", flush=True)
+            rejected.check()
+            if rejected.count and not rows:
+                raise ValueError("; ".join(["no row is left", *rejected.notes()]) + ". Correct the rows")
+            files.finish()
+        finally:
+            files.discard()
+        for note in rejected.notes():
+            print(f"warning: {note}", flush=True)
+        model = {"uri": without_secrets(request.model_uri), "job": self.manifest.job}
+        write_manifest(folder, work.schema, files, model, plan.classes, rejected.count)
+        count = len(files.parts)
+        print(f"predicted {rows:,} rows, all, in {count:,} file{'s' * (count != 1)}", flush=True)
+        return rows

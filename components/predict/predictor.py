@@ -1,0 +1,105 @@
+"""A loaded model as a function of rows."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kfp_distributed.components.model_formats.load import load_model
+from kfp_distributed.components.model_formats.model_inputs import plan_inputs
+from kfp_distributed.components.model_formats.model_signature import Model
+from kfp_distributed.components.predict.model_plan import ModelPlan
+
+BATCH_BYTES = 2**26
+"""Most bytes of the rows that the model gets at once, as float32."""
+
+BATCH_ROWS = 4096
+"""Most rows that the model gets at once."""
+
+_TOLERANCE = 1e-3
+"""Difference from the range of 0 to 1 up to which a number counts as a probability, for models of short floats."""
+
+
+class ModelPredictor:
+    """A model that answers rows.
+
+    Args:
+        plan: How the model is asked.
+        model: The loaded model.
+
+    Raises:
+        ValueError: The model's inputs do not accept the columns.
+    """
+
+    def __init__(self, plan: ModelPlan, model: Model) -> None:
+        self._plan, self._model = plan, model
+        self._inputs = plan_inputs(model.signature, plan.columns)
+
+    @property
+    def by_column(self) -> bool:
+        """Whether the model has an input for each column."""
+        return self._inputs.by_column
+
+    def answers(self, rows: Mapping[str, ArrayLike] | NDArray[np.float32], count: int) -> NDArray[np.float64]:
+        """Return the answers for a batch: [n, classes] of a classifier, else [n]. They may be NaN.
+
+        Args:
+            rows: Raw values by column, see `ModelInputs.from_columns`, or the matrix of a dataset.
+            count: Number of the rows, n.
+
+        Raises:
+            ValueError: The model fails, or returns no probabilities or numbers.
+        """
+        named = self._inputs.from_matrix(rows) if isinstance(rows, np.ndarray) else self._inputs.from_columns(rows)
+        plan = self._plan
+        output = np.asarray(self._model.run(named)[plan.output])
+        if output.dtype.kind not in "fiub":
+            raise ValueError(
+                f"the model's output {plan.output!r} is of the type {output.dtype}: save it with numbers, such as "
+                "float32"
+            )
+        values = output.astype(np.float64)
+        if plan.kind == "number":
+            if values.shape not in ((count,), (count, 1)):
+                raise self._wrong_shape(values, f"[{count}] or [{count}, 1]")
+            return values.reshape(count)
+        if values.ndim != 2 or len(values) != count or (plan.size and values.shape[1] != plan.size):
+            raise self._wrong_shape(values, f"[{count}, {plan.size or 'classes'}]")
+        if ((values < -_TOLERANCE) | (values > 1 + _TOLERANCE)).any():
+            raise ValueError(
+                f"the model's output {plan.output!r} has values outside of the range from 0 to 1: save the model with "
+                "probabilities, such as those of a softmax"
+            )
+        return values
+
+    def _wrong_shape(self, values: NDArray[Any], needed: str) -> ValueError:
+        return ValueError(
+            f"the model's output {self._plan.output!r} has the shape {list(values.shape)} for a batch, where {needed} "
+            "is needed: save the model with one probability for each class, or one number for each row"
+        )
+
+
+@lru_cache(maxsize=1)
+def loaded_model(folder: str) -> Model:
+    """Return the model of a folder. A process loads it once."""
+    return load_model(Path(folder))
+
+
+@lru_cache(maxsize=1)
+def loaded_predictor(plan: ModelPlan) -> ModelPredictor:
+    """Return the model of a plan as a function of rows."""
+    return ModelPredictor(plan, loaded_model(plan.folder))
+
+
+@contextmanager
+def forget_model() -> Iterator[None]:
+    """Forget the loaded model when the block exits, because another model may get its folder."""
+    try:
+        yield
+    finally:
+        loaded_predictor.cache_clear()
+        loaded_model.cache_clear()

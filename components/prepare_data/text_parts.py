@@ -1,0 +1,181 @@
+"""Finds where the rows of a text file can be divided, exactly: a line end within quotes ends no row."""
+
+import codecs
+from collections.abc import Iterable, Sequence
+from functools import partial
+from io import FileIO
+from itertools import pairwise
+from typing import NamedTuple
+
+from kfp_distributed.components.prepare_data.chunks import FilePart, parts_of, whole_file
+from kfp_distributed.components.prepare_data.csv_format import compression_of, last_row_end
+from kfp_distributed.components.prepare_data.piece_tasks import RunTasks
+from kfp_distributed.components.prepare_data.stored_files import RangeStream, SourcePath, StoredPath
+
+# One buffer of this size stays in the cache of the processor. New memory for each block takes several times as long.
+STEP_BYTES = 2**20
+TAIL_BYTES = 2**12
+
+
+class RangeEnd(NamedTuple):
+    """What a range of whole lines says about its end.
+
+    Attributes:
+        is_quoted: Whether the end is within quotes.
+        row_end: Position of the last end of a row in the range; None if no row ends in it.
+    """
+
+    is_quoted: bool
+    row_end: int | None
+
+
+def text_parts(
+    file: SourcePath,
+    first_size: int,
+    size: int,
+    most: int,
+    encoding: str,
+    separator: str,
+    run: RunTasks | None = None,
+) -> list[FilePart]:
+    """Return the parts of a text file of rows. One that is compressed or not UTF-8 is one part.
+
+    A reader that reads a part with `first_read` gets the blocks that a reader of the whole file gets.
+
+    Args:
+        file: The file.
+        first_size: Bytes that a reader of the whole file reads first.
+        size: Bytes that it reads at once after that.
+        most: Approximate size of a part in bytes.
+        encoding: Encoding of the text.
+        separator: Character between the columns of CSV; "" if each line is a row.
+        run: Runs tasks that read the text. Default: this process reads it.
+    """
+    length = file.stat().st_size
+    blocks = most // size
+    marks = range(first_size, length, size)[blocks :: max(1, blocks)]
+    if not marks or codecs.lookup(encoding).name != "utf-8" or compression_of(file):
+        return [whole_file(file)]
+    begins = [0, *sorted({*row_ends(file, marks, separator, run)} - {0, length})]
+    ends = [*begins[1:], length]
+    return parts_of(file, begins, (end - begin for begin, end in zip(begins, ends, strict=True)))
+
+
+def first_read(begin: int, first_size: int, size: int) -> int:
+    """Return how many bytes the reader of a part reads first, so that it gets the blocks of the whole file."""
+    return first_size - begin if begin < first_size else size - (begin - first_size) % size
+
+
+def row_ends(file: SourcePath, marks: Iterable[int], separator: str, run: RunTasks | None = None) -> list[int]:
+    """Return the last end of a row up to each of some positions in a text.
+
+    Args:
+        file: File of UTF-8.
+        marks: Positions in bytes, in their order.
+        separator: Character between the columns; "" if each line is a row.
+        run: Runs tasks, each of which reads the text between two of the positions. Default: this process reads it.
+    """
+    ends: list[int] = []
+    with _opened(file) as stream:
+        # A quote at the beginning begins a value, also after a byte order mark.
+        first = row_end = len(codecs.BOM_UTF8) if stream.read(3) == codecs.BOM_UTF8 else 0
+        edges = [first]
+        for mark in marks:
+            edges.append(line_start(stream, mark, edges[-1]))
+        ranges, is_quoted = [*pairwise(edges)], False
+        found = iter(run(partial(_both_ends, file, separator), ranges)) if run and separator else None
+        for begin, end in ranges:
+            if found:
+                is_quoted, last = next(found)[is_quoted]
+            else:
+                ((is_quoted, last),) = range_ends(stream, begin, end, separator, (is_quoted,))
+            row_end = row_end if last is None else last
+            ends.append(row_end if row_end > len(codecs.BOM_UTF8) else 0)
+    return ends
+
+
+def _both_ends(file: SourcePath, separator: str, text: tuple[int, int]) -> list[RangeEnd]:
+    """Return what a range of lines says about its end if its beginning is not within quotes, and if it is."""
+    with _opened(file) as stream:
+        return range_ends(stream, *text, separator, (False, True))
+
+
+def _opened(file: SourcePath) -> FileIO | RangeStream:
+    return file.open() if isinstance(file, StoredPath) else FileIO(file)
+
+
+def range_ends(
+    stream: FileIO | RangeStream, begin: int, end: int, separator: str, are_quoted: Sequence[bool]
+) -> list[RangeEnd]:
+    """Return what a range of lines says about its end, see `RangeEnd`, in one or both cases.
+
+    Args:
+        stream: The file.
+        begin: Beginning of a line.
+        end: End of a line.
+        separator: Character between the columns; "" if each line is a row.
+        are_quoted: Cases: whether the beginning is within quotes.
+    """
+    if not separator:
+        return [RangeEnd(is_quoted=False, row_end=end if end > begin else None)] * len(are_quoted)
+    ends, buffer = [RangeEnd(is_quoted, None) for is_quoted in are_quoted], bytearray(STEP_BYTES)
+    while begin < end:
+        size = _read_lines(stream, buffer, begin, end)
+        ends = [_end_after(buffer, size, begin, separator, before) for before in ends]
+        begin += size
+    return ends
+
+
+def _read_lines(stream: FileIO | RangeStream, buffer: bytearray, begin: int, end: int) -> int:
+    """Read whole lines into a buffer, and return their size. A line that is longer is read with all that follow it."""
+    length = min(STEP_BYTES, end - begin)
+    _read_into(stream, buffer, begin, length)
+    size = buffer.rfind(b"\n", 0, length) + 1
+    if size:
+        return size
+    if end - begin > len(buffer):
+        buffer.extend(bytes(end - begin - len(buffer)))
+    _read_into(stream, buffer, begin, end - begin)
+    return end - begin
+
+
+def _read_into(stream: FileIO | RangeStream, buffer: bytearray, begin: int, length: int) -> None:
+    """Fill the beginning of a buffer.
+
+    Raises:
+        ValueError: The file has become shorter.
+    """
+    stream.seek(begin)
+    if stream.readinto(memoryview(buffer)[:length]) != length:
+        raise ValueError("it became shorter while it was read: start the step again when it is complete")
+
+
+def _end_after(text: bytearray, size: int, begin: int, separator: str, before: RangeEnd) -> RangeEnd:
+    """Return the end of a range after some more lines of it.
+
+    Args:
+        text: A buffer that begins with the lines.
+        size: Their size in bytes.
+        begin: Their position in the file.
+        separator: Character between the columns.
+        before: The end of the range before them.
+    """
+    if text.find(b'"', 0, size) < 0:
+        return before if before.is_quoted else RangeEnd(is_quoted=False, row_end=begin + size)
+    # A text within quotes is read like one after a quote that begins a value.
+    quoted = b'"' * before.is_quoted + text[:size]
+    last = last_row_end(quoted, separator)
+    return RangeEnd(last < len(quoted), begin + last - before.is_quoted if last else before.row_end)
+
+
+def line_start(stream: FileIO | RangeStream, mark: int, lowest: int) -> int:
+    """Return the last beginning of a line up to a position; `lowest` if there is none after it."""
+    end = mark
+    while end > lowest:
+        begin = max(lowest, end - TAIL_BYTES)
+        stream.seek(begin)
+        found = stream.read(end - begin).rfind(b"\n")
+        if found >= 0:
+            return begin + found + 1
+        end = begin
+    return lowest

@@ -1,0 +1,112 @@
+"""The workers that prepare data: none, processes of this machine, a Dask cluster that runs, or pods of a job."""
+
+import importlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from kfp_distributed.components.prepare_data.dask_engine import DaskEngine
+from kfp_distributed.components.prepare_data.preparation_job import parse_worker_settings, preparation_folder
+from kfp_distributed.components.step_packages import DASK
+from kfp_distributed.components.train.describe.kinds import COUNT, read_entry
+from kfp_distributed.components.train.describe.specification import DistributionSpecification
+from kfp_distributed.library.packages import install
+from kfp_distributed.library.start import INSTALLS_PACKAGES
+from kfp_distributed.storage.uri import join_uri
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Who prepares the data.
+
+    Attributes:
+        count: Number of workers; 0 for the step alone, or for the workers of `scheduler`.
+        scheduler: Address of the scheduler of a Dask cluster; "" for none.
+        settings: Settings of each worker.
+    """
+
+    count: int
+    scheduler: str
+    settings: DistributionSpecification
+
+
+def parse_workers(workers: object, scheduler: str, settings: Mapping[str, object]) -> Workers:
+    """Check the step's parameters as KFP delivers them: numbers also as 8.0, "8" or "8.0".
+
+    Raises:
+        ValueError: A parameter is invalid, or contradicts another one.
+    """
+    count = read_entry("workers", COUNT, workers)
+    if scheduler and count:
+        raise ValueError(
+            f"workers is {count} and dask_scheduler {scheduler!r}: the cluster of the scheduler has its own workers, "
+            "so give one of them"
+        )
+    if scheduler and not scheduler.startswith("tcp://"):
+        raise ValueError(
+            f"dask_scheduler is {scheduler!r}: it must be an address such as tcp://10.0.0.7:8786 (TLS is not "
+            "supported), or empty"
+        )
+    if settings and not count:
+        names = ", ".join(settings)
+        raise ValueError(f"distribution_specification has {names}, but workers is 0: set workers, or leave it out")
+    return Workers(count, scheduler, parse_worker_settings(settings))
+
+
+@contextmanager
+def engine_of(workers: Workers, dataset_path: str, dataset_uri: str) -> Iterator[DaskEngine | None]:
+    """Yield the engine that the step itself uses; None if the step is alone.
+
+    What processes of this machine have stored is deleted, because the next run has another folder.
+
+    Args:
+        workers: Who prepares the data.
+        dataset_path: Local folder of the output `train_dataset`.
+        dataset_uri: Its address.
+
+    Raises:
+        ValueError: Dask is missing, or a cluster cannot reach the outputs.
+    """
+    if workers.scheduler:
+        if "://" not in dataset_uri:
+            raise ValueError(
+                f"dask_scheduler is {workers.scheduler!r}, and the output {dataset_uri} is on this machine, "
+                "which workers may not write: run the pipeline with an object store, or set workers"
+            )
+        _provide_dask()
+        yield DaskEngine(join_uri(preparation_folder(dataset_uri), "scratch"), scheduler=workers.scheduler)
+    elif workers.count:
+        _provide_dask()
+        # The datasets do not depend on the number. A pipeline for a cluster must not stop a laptop.
+        processes = min(workers.count, os.cpu_count() or 1)
+        text = f"{workers.count} workers: {processes} processes of this machine, which has no access to a cluster"
+        print(text, flush=True)
+        memory = {"memory_limit": workers.settings.worker_memory} if workers.settings.worker_memory else {}
+        parent = Path(dataset_path).parent
+        parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".prepare-data-", dir=parent) as scratch:
+            yield DaskEngine(scratch, workers=processes, **memory)
+    else:
+        yield None
+
+
+def _provide_dask() -> None:
+    """Install Dask if it is missing and the step installs packages.
+
+    Raises:
+        ValueError: It is missing, and the step installs nothing.
+        SystemExit: pip failed.
+    """
+    if find_spec("distributed"):
+        return
+    if not os.environ.get(INSTALLS_PACKAGES):
+        raise ValueError(
+            "workers of prepare_data need the Python package distributed, which is missing here: run pip install "
+            "'kfp-distributed[dask]', or add it to the image of the step"
+        )
+    install(*DASK)
+    importlib.import_module("distributed")
