@@ -34,7 +34,10 @@ def benchmark_namespace() -> Iterator[str]:
         with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stdout(io.StringIO()):
             outputs = list(signature(prepare_data.python_func).parameters)[:4]
             prepare_data.python_func(
-                **{output: SimpleNamespace(path=f"{scratch}/{output}", metadata={}) for output in outputs},
+                **{
+                    output: SimpleNamespace(path=f"{scratch}/{output}", uri=f"{scratch}/{output}", metadata={})
+                    for output in outputs
+                },
                 source="digits",
             )
             store.upload_folder(Path(scratch, "train_dataset"), "train_dataset")

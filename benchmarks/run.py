@@ -7,9 +7,8 @@ from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
-from feeding import feeding_table
 from launchers import launchers_table
-from prepare import digits_file, prepare_table
+from prepare import prepare_table
 from startup import startup_table
 from training import prepare, training_table
 
@@ -28,6 +27,8 @@ Other measurements:
 - [logs.md](logs.md): the logs of up to 1,000 replicas;
 - [ways.md](ways.md): the cost of each distribution strategy;
 - [tables.md](tables.md): `prepare_data` with 2 million rows, beside pyarrow and scikit-learn;
+- [feeding.md](feeding.md): how fast trainers read rows, beside other ways to read the same rows;
+- [checkpoint_pause.md](checkpoint_pause.md): how long a checkpoint of 2 GB stops the training;
 - [overview.md](overview.md): the time in which `prepare_data` draws its overview;
 - [soak.md](soak.md): small trainings with random faults.
 
@@ -47,13 +48,6 @@ runs each. The goal is the same. The scripts do not use the autotuning of tf.dat
 runs.
 
 {launchers}
-
-## Reading rows
-
-One epoch without processing of the rows; medians of three runs. Rows in memory are the upper limit, but they must fit
-into the memory.
-
-{feeding}
 
 ## Import and compilation
 
@@ -78,7 +72,7 @@ def main() -> None:
         folder = Path(name)
         # First, because the memory that this process uses later would count for the processes that it starts.
         started, prepared = startup_table(folder), prepare_table(folder)
-        digits, many = prepare(folder / "digits"), prepare(folder / "many", digits_file(folder / "many.npz", 100))
+        digits = prepare(folder / "digits")
         text = _TEXT.format(
             day=date.today().isoformat(),
             python=platform.python_version(),
@@ -89,7 +83,6 @@ def main() -> None:
             prepare=prepared,
             training=training_table(digits, folder / "training"),
             launchers=launchers_table(digits, folder / "launchers"),
-            feeding=feeding_table(many, folder / "feeding"),
         )
     _README.write_text(text, encoding="utf-8")
     print(text)

@@ -47,7 +47,8 @@ from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.prepare import prepare
 import kfp_distributed.reports.page
 def work(source, folder):
-    outputs = {name: SimpleNamespace(path=str(folder / name), metadata={}) for name in ("train", "validation", "test")}
+    paths = {name: str(folder / name) for name in ("train", "validation", "test")}
+    outputs = {name: SimpleNamespace(path=path, uri=path, metadata={}) for name, path in paths.items()}
     prepare(str(source), Options(), outputs, str(folder / "overview"))
 """
 

@@ -1,0 +1,141 @@
+"""Measure how long `record_epoch` and `flush` stop a training with a large checkpoint.
+
+`make bench-checkpoints` prints the results and writes benchmarks/checkpoint_pause.md.
+"""
+
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from datetime import date
+from os import cpu_count
+from pathlib import Path
+
+from measure import table
+
+from kfp_distributed.storage.embedded import EmbeddedStore, embedded_object_store
+
+_SIZES = {"0.2 GB": 2 * 10**8, "2 GB": 2 * 10**9}
+_HANGS = 30
+_PAGE = Path(__file__).with_suffix(".md")
+_TEXT = """\
+# The pause of a checkpoint
+
+`make bench-checkpoints` runs these measurements and writes this page. Latest run: {day}, Python {python}, {cores} cores
+of a shared machine. Compare the columns of one run, not different runs.
+
+A program writes a checkpoint of one file by a rename, and then stores it in a local S3 server on the same disk. The
+cells are the time for which the program stands still. Each cell is a new process and an empty store.
+
+- *record_epoch*: takes a snapshot and uploads it in the background. The longest pause of three epochs in a row. The
+  goal is less than 1 s. The stored checkpoint is that of the last epoch: the program checks this at its end.
+- *flush*: waits for the object store, as each epoch did in earlier versions.
+- *store hangs*: the server is stopped for {hangs} s, or until the three epochs have ended. It accepts connections, but
+  answers no request.
+
+{table}
+"""
+
+_PROGRAM = """
+import json, os, signal, sys, threading, time
+from pathlib import Path
+from kfp_distributed.storage.opener import open_store
+from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints, parse_manifest
+from kfp_distributed.trainers.runtime.folder_uploads import delete_snapshots
+from kfp_distributed.trainers.runtime.job_description import JobDescription
+from kfp_distributed.trainers.runtime.results import keep_results
+from kfp_distributed.trainers.sync import flush, record_epoch
+way, size, server, hangs, seconds = sys.argv[1], *map(int, sys.argv[2:])
+names = "checkpoint_dir", "metrics_dir", "tensorboard_dir"
+folders = {name: Path(name).absolute() for name in names}
+for folder in folders.values():
+    folder.mkdir()
+uris = {f"{name}_uri": f"s3://bucket/{name}" for name in ("train", "validation", "model", "checkpoint", "metrics")}
+job = JobDescription(
+    name="job", program={}, parameters={}, leader="worker-0", data_replicas=("worker-0",), parameter_servers=0, **uris
+)
+keep_results(job, True, False, folders)
+def write(epoch):
+    with Path("new").open("wb") as file:
+        for start in range(0, size, 10**6):
+            file.write(f"{epoch:08d}".encode() * (10**6 // 8))
+    Path("new").replace(folders["checkpoint_dir"] / "weights")
+pauses = []
+if hangs:
+    write(0)
+    os.kill(server, signal.SIGSTOP)
+    resume = lambda: os.kill(server, signal.SIGCONT)
+    if way == "flush":
+        threading.Timer(seconds, resume).start()
+for epoch in (1, 2, 3) if way == "record_epoch" else (1,):
+    write(epoch)
+    begin = time.perf_counter()
+    if way == "flush":
+        flush()
+    else:
+        record_epoch(folders["metrics_dir"] / "training.json", "worker-0", epoch, 3, {"loss": 1})
+    pauses.append(time.perf_counter() - begin)
+if hangs and way == "record_epoch":
+    resume()
+while not flush():
+    pass
+store = open_store(job.checkpoint_uri)
+newest = complete_checkpoints(store)[0]
+(file,) = parse_manifest(store.read(f"{newest}.json"))[0]
+(stored,) = Path("..", "objects", "bucket", "checkpoint", newest).iterdir()
+with stored.open("rb") as stream:
+    assert (file.size, int(stream.read(8))) == (size, epoch), (file, newest)
+delete_snapshots()
+print(json.dumps(max(pauses)))
+"""
+
+
+def pause(way: str, size: int, hangs: bool, folder: Path) -> float:
+    """Return the longest time in seconds for which a program of this size stands still."""
+    with tempfile.TemporaryDirectory(dir=folder) as work, embedded_object_store(Path(work, "objects")) as store:
+        Path(work, "objects", "bucket").mkdir()
+        Path(work, "replica").mkdir()
+        arguments = [way, str(size), str(_process_of(store)), str(int(hangs)), str(_HANGS)]
+        done = subprocess.run(
+            [sys.executable, "-c", _PROGRAM, *arguments],
+            cwd=Path(work, "replica"),
+            env={**store.environment(), "PYTHONPATH": ":".join(filter(None, sys.path))},
+            stdout=subprocess.PIPE,
+            check=True,
+            text=True,
+        )
+    return float(json.loads(done.stdout.splitlines()[-1]))
+
+
+def _process_of(store: EmbeddedStore) -> int:
+    end = f"\0{store.folder}\0".encode()
+    (process,) = (file.parent.name for file in Path("/proc").glob("[0-9]*/cmdline") if file.read_bytes().endswith(end))
+    return int(process)
+
+
+def pauses(folder: Path, log: Callable[[str], None] = print) -> str:
+    """Return the table of the measurements."""
+    lines = []
+    for name, size in _SIZES.items():
+        for hangs in (False, True):
+            cells = []
+            for way in ("record_epoch", "flush"):
+                cells.append(f"{pause(way, size, hangs, folder):.3f} s")
+                log(f"{name}, hangs: {hangs}, {way}: {cells[-1]}")
+            lines.append([name, "hangs" if hangs else "fast", *cells])
+    return table(["checkpoint", "store", "record_epoch", "flush"], lines)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as temporary:
+        page = _TEXT.format(
+            day=date.today(),
+            python=platform.python_version(),
+            cores=cpu_count(),
+            hangs=_HANGS,
+            table=pauses(Path(temporary)),
+        )
+    print(page)
+    _PAGE.write_text(page)
