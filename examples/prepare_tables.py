@@ -89,6 +89,19 @@ def bad_rows() -> dsl.PipelineTask:
     # --8<-- [end:bad]
 
 
+# --8<-- [start:workers]
+def large_table() -> dsl.PipelineTask:
+    """A table that several workers prepare."""
+    return prepare_data(
+        source="s3://mlpipeline/clicks.parquet",
+        label_column="clicked",
+        shards=64,
+        workers=4,
+        distribution_specification={"worker_cpus": 2, "worker_memory": "2Gi"},
+    )
+    # --8<-- [end:workers]
+
+
 # --8<-- [start:like]
 def new_rows(train_dataset: str) -> dsl.PipelineTask:
     """New rows for a model that was trained before."""
