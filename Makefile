@@ -9,7 +9,7 @@ PACKAGES := components trainers storage cluster_api processes library reports pi
 TYPED := $(PACKAGES) examples
 DISTRIBUTION ?= {"distribution_type":"TF","number_of_workers":3,"number_of_parameter_servers":0}
 
-.PHONY: demo test environments test-cluster test-cluster-mpi lint types specs bench bench-ways bench-logs bench-overview bench-tables
+.PHONY: demo test environments test-cluster test-cluster-mpi lint types specs bench bench-ways bench-logs bench-overview bench-tables bench-large bench-checkpoints bench-feeding
 .PHONY: bench-cluster bench-generations soak cluster-named images image-name docs docs-serve screenshots release clean
 
 # BUILD is the command that builds an image, without the name at its end. FIND succeeds if an image of the name that is
@@ -44,7 +44,7 @@ test: $(STAMP) lint types  ## runs lint, types and all tests that need no cluste
 environments: $(STAMP)  ## creates the Python environments of Horovod, PyTorch and some tests, once; prints why one cannot be created
 	@for name in horovod pytorch horovod-pytorch; do $(BIN)/python images/environment.py $$name \
 		|| echo 'Its tests are skipped.'; done
-	@for name in steps kfp-oldest kfp-2.0 mlflow transformers; do $(BIN)/python tests/environments.py $$name || echo 'Its tests are skipped.'; done
+	@for name in steps kfp-oldest kfp-2.0 mlflow transformers torch2; do $(BIN)/python tests/environments.py $$name || echo 'Its tests are skipped.'; done
 
 cluster-named:
 	@test -n "$$KUBECONFIG$$KUBERNETES_SERVICE_HOST" || test -f ~/.kube/config \
@@ -100,6 +100,16 @@ bench-overview: $(STAMP)  ## measures how fast prepare_data draws its overview; 
 
 bench-tables: $(STAMP)  ## measures prepare_data with tables of 2 million rows; prints the results and writes benchmarks/tables.md
 	$(BIN)/python benchmarks/tables.py
+
+# Set FOLDER to a folder on XFS or Btrfs, which need no space for the repeated rows of the sources.
+bench-large: $(STAMP)  ## measures prepare_data with sources of SIZE=10 GB in FOLDER; prints the results and writes benchmarks/large.md
+	$(BIN)/python benchmarks/large.py --size $(or $(SIZE),10) $(if $(filter-out file,$(origin FOLDER)),--folder '$(FOLDER)')
+
+bench-checkpoints: $(STAMP)  ## measures the pause of a checkpoint of 2 GB; prints the results and writes benchmarks/checkpoint_pause.md
+	$(BIN)/python benchmarks/checkpoint_pause.py
+
+bench-feeding: $(STAMP) environments  ## measures how fast trainers read rows; prints the results and writes benchmarks/feeding.md
+	$(BIN)/python benchmarks/feeding.py
 
 bench-logs: $(STAMP)  ## measures the logs of up to 1,000 replicas; prints the results and writes benchmarks/logs.md
 	$(BIN)/python benchmarks/logs.py

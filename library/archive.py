@@ -35,8 +35,7 @@ def make_archive(content: Mapping[str, bytes], compression: int = zipfile.ZIP_DE
 
     Args:
         content: File contents by path.
-        compression: Default: ZIP_DEFLATED, from which Python can import. Its bytes depend on the version of zlib. With
-            ZIP_BZIP2 the bytes are the same on every machine.
+        compression: Default: ZIP_DEFLATED, from which Python can import. Its bytes depend on the version of zlib.
     """
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
@@ -49,13 +48,26 @@ def make_archive(content: Mapping[str, bytes], compression: int = zipfile.ZIP_DE
     return file.getvalue()
 
 
+def make_small_archive(content: Mapping[str, bytes]) -> bytes:
+    """Return a zip archive whose one entry, `ARCHIVE_KEY`, is an archive of the files.
+
+    Its bytes are the same on every machine, whatever its version of zlib.
+
+    The files are compressed together, because most are short and alike: the library takes 60 % of the bytes that it
+    takes with each file by itself.
+    """
+    return make_archive({ARCHIVE_KEY: make_archive(content, zipfile.ZIP_STORED)}, zipfile.ZIP_BZIP2)
+
+
 def read_archive(data: bytes) -> dict[str, bytes]:
-    """Return the file contents of an archive by path.
+    """Return the file contents of an archive by path, also of one by `make_small_archive`.
 
     Raises:
         zipfile.BadZipFile: The data is not a zip archive.
     """
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        if ARCHIVE_KEY in archive.namelist():
+            return read_archive(archive.read(ARCHIVE_KEY))
         return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
 
 
@@ -81,5 +93,5 @@ def library_config_map(namespace: str) -> dict[str, Any]:
             "annotations": {HASH_ANNOTATION: hash_},
         },
         "immutable": True,
-        "binaryData": {ARCHIVE_KEY: base64.b64encode(make_archive(content, zipfile.ZIP_BZIP2)).decode("ascii")},
+        "binaryData": {ARCHIVE_KEY: base64.b64encode(make_small_archive(content)).decode("ascii")},
     }

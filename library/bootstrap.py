@@ -27,7 +27,9 @@ def fetch(path, token):
   if reply.status > 428: raise OSError(reply.status)
   answer = json.load(reply)
   if reply.status > 299: raise ValueError(answer['message'])
-  archive = zipfile.ZipFile(io.BytesIO(base64.b64decode(answer['binaryData']['library.zip'])))
+  key = 'library.zip'
+  archive = zipfile.ZipFile(io.BytesIO(base64.b64decode(answer['binaryData'][key])))
+  if key in archive.namelist(): archive = zipfile.ZipFile(io.BytesIO(archive.read(key)))
   files = [(name, archive.read(name)) for name in archive.namelist() if name[-1] != '/']
   if hashlib.sha256(b''.join(f'{n}\0{len(d)}\0'.encode() + d for n, d in files)).hexdigest() != HASH:
     raise ValueError('its content has another hash')

@@ -2,14 +2,14 @@
 
 from kfp import dsl
 
-from kfp_distributed.components import Steps, evaluate, export_model, fingerprint_source, prepare_data, train
+from kfp_distributed.components import Steps, evaluate, export_model, fingerprint_source, predict, prepare_data, train
 from kfp_distributed.components.input_values import accept_input_values
 
 DIGITS_DISTRIBUTION = {"distribution_type": "TF", "number_of_workers": 3, "number_of_parameter_servers": 0}
 
 
 def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  # noqa: ANN201  (kfp types no pipeline)
-    """Return the pipeline of the five steps, which may find the library in an image, a package or a ConfigMap.
+    """Return the pipeline of five steps, which may find the library in an image, a package or a ConfigMap.
 
     Args:
         with_steps: Steps of `kfp_distributed.components.steps()`.
@@ -131,7 +131,9 @@ def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  #
             model=training.outputs["model"], dataset=data.outputs["test_dataset"], metric=metric, bound=bound
         )
         export_if_good_enough(
-            model=training.outputs["model"],
+            # The address, so that Kubeflow Pipelines does not download the model into the step.
+            model_uri=training.outputs["model_uri"],
+            mlflow_run_id=training.outputs["mlflow_run_id"],
             metrics=evaluation.outputs["metrics"],
             is_good_enough=evaluation.outputs["is_good_enough"],
             model_name=model_name,
@@ -146,7 +148,8 @@ def _make_export_if_good_enough(with_steps: Steps):  # type: ignore[no-untyped-d
     # A separate pipeline, because kfp's local runner cannot compare the output of a task beside the condition.
     @dsl.pipeline(name="export-if-good-enough")
     def export_if_good_enough(
-        model: dsl.Input[dsl.Model],
+        model_uri: str,
+        mlflow_run_id: str,
         metrics: dsl.Input[dsl.Metrics],
         is_good_enough: bool,
         model_name: str,
@@ -155,16 +158,25 @@ def _make_export_if_good_enough(with_steps: Steps):  # type: ignore[no-untyped-d
         """Exports a model if it is good enough.
 
         Args:
-            model: Model to export.
+            model_uri: Address of the model to export. Example: "s3://mlpipeline/v2/artifacts/.../model".
+            mlflow_run_id: ID of the MLflow run of the training, or empty. Example: "3f1c0c1be0a14f6c9d3c7a0e6c1d2b4a".
             metrics: Metrics to store in the manifest of the exported version.
             is_good_enough: Whether the evaluation found the model good enough.
             model_name: Name of the exported model. Example: "digits".
             bucket: Bucket to export to, with an optional prefix. Example: "models".
         """
         with dsl.If(is_good_enough == True, name="good-enough"):  # noqa: E712  (kfp compiles the comparison)
-            with_steps.export_model(model=model, metrics=metrics, model_name=model_name, bucket=bucket)
+            with_steps.export_model(
+                model_uri=model_uri,
+                mlflow_run_id=mlflow_run_id,
+                metrics=metrics,
+                model_name=model_name,
+                bucket=bucket,
+            )
 
     return export_if_good_enough
 
 
-train_and_export = make_train_and_export(Steps(prepare_data, train, evaluate, export_model, fingerprint_source))
+train_and_export = make_train_and_export(
+    Steps(prepare_data, train, evaluate, export_model, fingerprint_source, predict)
+)

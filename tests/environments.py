@@ -15,6 +15,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import NoReturn
 
+import debian_torch
 import pytest
 
 from kfp_distributed.components.step_components import PACKAGES
@@ -68,6 +69,8 @@ TEST_ENVIRONMENTS: Mapping[str, Callable[[], list[str]]] = {
     "mlflow": lambda: ["mlflow[auth]==3.17.2"],
     # The image `pytorch`, and the packages of examples/fine_tuning.py. 0.15 GB, with Debian's PyTorch.
     "transformers": lambda: [*_pytorch_image(), "transformers==4.44.2", "numpy<2"],
+    # PyTorch 2.6 and the packages of the image `pytorch`. 1.2 GB, see debian_torch.py.
+    "torch2": lambda: _pytorch_image(),
 }
 """The requirements of each environment, by its name."""
 
@@ -98,12 +101,21 @@ def make_environment(name: str, build: bool = True) -> Path:
     if name in _WITH_DEBIAN_TORCH:
         venv = [_images.DEBIAN_PYTHON, "-m", "venv", "--system-site-packages"]
         base = [_images.debian_torch()]
+    if name == "torch2":
+        if reason := debian_torch.missing():
+            raise _images.EnvironmentUnavailableError(reason)
+        specification = [debian_torch.RELEASE, debian_torch.PACKAGE, requirements]
+        return _images.ensure_environment(name, specification, partial(_create_torch2, requirements), build)
 
     def create(folder: Path) -> None:
         subprocess.run([*venv, folder], check=True)
         _install(folder / "bin" / "python", requirements)
 
     return _images.ensure_environment(name, [*base, requirements], create, build)
+
+
+def _create_torch2(requirements: Sequence[str], folder: Path) -> None:
+    debian_torch.create(folder, requirements)
 
 
 def _install(python: Path, requirements: Sequence[str]) -> None:

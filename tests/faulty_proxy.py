@@ -41,12 +41,17 @@ class Fault:
 
 @dataclass
 class FaultyProxy:
-    """A running proxy: its URL, the faults to inject, and the requests that it has received."""
+    """A running proxy: its URL, the faults to inject, the requests that it has received, and the bytes of bodies."""
 
     url: str
     faults: list[Fault] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    body_bytes: int = 0
+
+    def count(self, body: bytes) -> None:
+        with self.lock:
+            self.body_bytes += len(body)
 
     def next_fault(self, request: str) -> Fault:
         with self.lock:
@@ -68,6 +73,7 @@ def _handler(proxy, upstream):
 
         def handle_request(self):
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            proxy.count(body)
             fault = proxy.next_fault(f"{self.command} {self.path}")
             if fault.before:
                 fault.before()
@@ -86,6 +92,7 @@ def _handler(proxy, upstream):
             connection.request(self.command, self.path, body, dict(self.headers))
             response = connection.getresponse()
             data = response.read()
+            proxy.count(data)
             headers = {name.title(): value for name, value in response.getheaders()}
             headers |= {name.title(): value for name, value in fault.headers.items()}
             connection.close()

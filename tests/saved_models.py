@@ -1,16 +1,21 @@
-"""Evaluate a SavedModel in a store."""
+"""Evaluate models in a store or in a folder."""
 
+import json
 import os
 import subprocess
 import sys
 
 import numpy as np
 
+from kfp_distributed.components.evaluate.model_function import load_model_function
+from kfp_distributed.storage.dataset import Column
+
 # In a separate process, so that TensorFlow does not stay in the memory of the tests.
 SCORE = """
 import sys, numpy, tensorflow
 data = numpy.load(sys.argv[2])
-serve = tensorflow.saved_model.load(sys.argv[1]).signatures["serving_default"]
+signatures = tensorflow.saved_model.load(sys.argv[1]).signatures
+serve = signatures["features" if "features" in signatures else "serving_default"]
 spec = serve.structured_input_signature[1]["features"]
 probabilities = serve(features=tensorflow.constant(data["inputs"]))["probabilities"].numpy()
 assert numpy.allclose(probabilities.sum(axis=1), 1, atol=1e-5)
@@ -31,13 +36,10 @@ def score(store, folder, digits):
 
 
 def answers_of(folder, name):
-    """Return a function that returns an output of a model, a SavedModel or ONNX, for float32 inputs."""
-    if (file := folder / "model.onnx").exists():
-        import onnxruntime
+    """Return a function that returns an output of a stored model, a SavedModel or ONNX, for float32 [n, width]."""
+    manifest = json.loads((folder / "model.json").read_text(), object_hook=with_tuples)
+    return load_model_function(folder, [Column(**column) for column in manifest["columns"]], name)
 
-        session = onnxruntime.InferenceSession(str(file))
-        return lambda inputs: session.run([name], {"features": inputs})[0]
-    import tensorflow as tf
 
-    serve = tf.saved_model.load(str(folder)).signatures["serving_default"]
-    return lambda inputs: serve(features=tf.constant(inputs))[name].numpy()
+def with_tuples(item):
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in item.items()}

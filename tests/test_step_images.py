@@ -10,11 +10,11 @@ import pytest
 from packaging.requirements import Requirement
 from test_deploy import run_make
 
-from kfp_distributed.components.step_components import PACKAGES
+from kfp_distributed.components.step_packages import DASK, PACKAGES
 from kfp_distributed.library.content import STEP_PACKAGES, content_hash, read_library
 
 ROOT = Path(__file__).parent.parent
-STEPS = {"steps": ("prepare_data", "train", "export_model", "fingerprint_source"), "evaluate": ("evaluate",)}
+STEPS = {"steps": ("prepare_data", "train", "export_model", "fingerprint_source"), "evaluate": ("evaluate", "predict")}
 
 
 def pinned(image: str, *, first_block: bool = False) -> dict[str, str]:
@@ -30,7 +30,8 @@ def pinned(image: str, *, first_block: bool = False) -> dict[str, str]:
 
 
 def needed(image: str) -> dict[str, Requirement]:
-    requirements = [Requirement(text) for step in STEPS[image] for text in PACKAGES[step]]
+    pods = DASK if "prepare_data" in STEPS[image] else ()
+    requirements = [Requirement(text) for step in STEPS[image] for text in (*PACKAGES[step], *pods)]
     return {
         requirement.name.lower(): requirement
         for requirement in requirements

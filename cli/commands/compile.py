@@ -15,7 +15,9 @@ from kfp_distributed.trainers.requirements import REPLICA_KINDS, checked_image
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--image", default="", help="Image of the steps that has the library.")
-@click.option("--evaluate-image", default="", help="Image of evaluate. Default: the image of the other steps.")
+@click.option(
+    "--evaluate-image", default="", help="Image of evaluate and predict. Default: the image of the other steps."
+)
 @click.option(
     "--replicas-image",
     multiple=True,

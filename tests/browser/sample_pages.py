@@ -73,7 +73,7 @@ def write_pages(folder: Path) -> dict[str, Path]:
             folder / f"{page}-{name}.html" for page in ("data", "evaluation")
         )
         datasets = {
-            split: SimpleNamespace(path=str(folder / name / split), metadata={})
+            split: SimpleNamespace(path=str(folder / name / split), uri=str(folder / name / split), metadata={})
             for split in ("train", "validation", "test")
         }
         prepare(source, options, datasets, str(files[f"data-{name}"]))

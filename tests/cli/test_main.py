@@ -72,7 +72,8 @@ class TestCompile:
     def needs(self, folder, *options):
         done = CliRunner().invoke(main, ["compile", str(folder), *options])
         assert done.exit_code == 0, done.output
-        names = ["prepare_data", "train", "evaluate", "export_model", "fingerprint_source", "train_and_export"]
+        steps = ["prepare_data", "train", "evaluate", "export_model", "fingerprint_source", "predict"]
+        names = [*steps, "train_and_export"]
         assert [line.split()[0] for line in done.output.splitlines()] == [f"{folder / name}.yaml" for name in names]
         libraries = read_step_libraries((folder / "train_and_export.yaml").read_text())
         return {library.step: library.image or library.requirement for library in libraries}
@@ -113,7 +114,10 @@ class TestCompile:
         ],
     )
     def test_the_images_of_the_replicas(self, tmp_path, images, variables):
-        """Each is the default of a variable of the step `train` alone. One that a task sets takes precedence."""
+        """Each is the default of a variable of the step `train` alone. One that a task sets takes precedence.
+
+        The pods of prepare_data run in the image of the step.
+        """
         options = [word for image in images for word in ("--replicas-image", image)]
         assert self.needs(tmp_path, "--image", "steps:1", *options)["train"] == "steps:1"
         found = {}
@@ -124,9 +128,11 @@ class TestCompile:
                 found[file, name] = dict(
                     re.findall(r"^os\.environ\.setdefault\('(\w+)', '([^']+)'\)$", program, re.MULTILINE)
                 )
-        assert {key: value for key, value in found.items() if value} == (
-            {("train", "exec-train"): variables, ("train_and_export", "exec-train"): variables} if images else {}
-        )
+        of_train = {("train", "exec-train"): variables, ("train_and_export", "exec-train"): variables} if images else {}
+        assert {key: value for key, value in found.items() if value} == {
+            ("train_and_export", "exec-prepare-data"): {"KFP_DISTRIBUTED_IMAGE": "steps:1"},
+            **of_train,
+        }
 
     @pytest.mark.parametrize(
         ("image", "error"),

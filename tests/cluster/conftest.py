@@ -163,7 +163,10 @@ def bucket(store_environment, training_namespace):
     store.make_bucket()
     with tempfile.TemporaryDirectory() as scratch:
         splits = ("train_dataset", "validation_dataset", "test_dataset")
-        artifacts = {name: SimpleNamespace(path=f"{scratch}/{name}", metadata={}) for name in (*splits, "overview")}
+        artifacts = {
+            name: SimpleNamespace(path=f"{scratch}/{name}", uri=f"{scratch}/{name}", metadata={})
+            for name in (*splits, "overview")
+        }
         prepare_data.python_func(**artifacts, source="digits")
         for split in splits:
             store.upload_folder(f"{scratch}/{split}", split)

@@ -32,7 +32,8 @@ from kfp_distributed.components.train.tell.log_format import log, parse_line
 from kfp_distributed.library.archive import library_config_map, make_archive
 from kfp_distributed.library.content import content_hash, read_library
 from kfp_distributed.pipelines.specs import write_specs
-from kfp_distributed.storage import credentials_from_environment, open_store
+from kfp_distributed.storage import Store, credentials_from_environment, open_store
+from kfp_distributed.storage.dataset import DatasetManifest
 from kfp_distributed.trainers.requirements import STOCK_IMAGE
 
 pytestmark = pytest.mark.cluster
@@ -44,6 +45,26 @@ _TIMED = """\
 start=$(date +%s%N)
 "$@"
 echo "exit code $? after $((($(date +%s%N) - start) / 1000000)) ms"
+"""
+
+
+# What the launcher of KFP 2.17 does between two steps, each of which has a pod of its own (uploadOutputArtifacts and
+# downloadArtifacts of launcher_v2.go): upload the outputs of the step before, and download every object whose key
+# begins with that of an input.
+_LAUNCHER = """\
+import shutil, sys
+from pathlib import Path
+from kfp_distributed.storage import open_store
+
+bucket, *inputs = sys.argv[1:]
+store, disk = open_store(f"s3://{bucket}"), Path("/s3", bucket)
+store.upload_folder(disk)
+shutil.rmtree(disk)
+for key in inputs:
+    entries = store.list(key)
+    for entry in entries:
+        store.download(entry.key, disk / entry.key)
+    print(f"{key.rpartition('/')[2]}: {sum(entry.size for entry in entries)} bytes")
 """
 
 
@@ -178,6 +199,44 @@ def write_prices(file: Path) -> None:
     file.write_bytes(gzip.compress("".join(["size,rooms,place,price\n", *lines]).encode()))
 
 
+def with_launcher(steps: Sequence[StepContainer], run: Run, bucket: str) -> list[StepContainer]:
+    """Return the steps, and before each but the first what KFP's launcher does between the steps."""
+    inputs = {
+        "train": ("prepare_data/train_dataset", "prepare_data/validation_dataset"),
+        "evaluate": ("train/model", "prepare_data/test_dataset"),
+        "export_model": ("train/model",),
+    }
+    result = []
+    for step in steps:
+        if step.step in inputs:
+            keys = [run.uri(output).removeprefix(f"s3://{bucket}/") for output in inputs[step.step]]
+            command = ["python3", "-c", _LAUNCHER, bucket, *keys]
+            result.append(StepContainer(f"launcher-{step.step}", steps[0].image, command))
+        result.append(step)
+    return result
+
+
+def assert_datasets_are_not_downloaded(run: Run, store: Store, logs: dict[str, str]) -> None:
+    """Assert that the pods of the steps receive the manifest of a dataset, and none of its rows."""
+    sizes = {}
+    for split in ("train", "validation", "test"):
+        text = store.read(f"{run.uri(f'prepare_data/{split}_dataset').removeprefix(f'{store.uri}/')}/dataset.json")
+        sizes[f"{split}_dataset"] = len(text)
+        manifest = DatasetManifest.from_json(text.decode())
+        shards = manifest.shards_uri.removeprefix(f"{store.uri}/")
+        assert [entry.size for entry in store.list(f"{shards}/")] == [shard.size for shard in manifest.shards]
+    received = {
+        name: {key: int(size) for key, size in re.findall(r"(\w+_dataset): (\d+) bytes", log)}
+        for name, log in logs.items()
+        if name.startswith("launcher-")
+    }
+    assert received == {
+        "launcher-train": {key: sizes[key] for key in ("train_dataset", "validation_dataset")},
+        "launcher-evaluate": {"test_dataset": sizes["test_dataset"]},
+        "launcher-export-model": {},
+    }
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "kind",
@@ -192,28 +251,34 @@ def test_every_step_runs_in_a_pod(
     """
     namespace, specs = training_namespace, image_specs if kind == "image" else tmp_path
     config_map = library_config_map(namespace)
-    run = Run("/steps", str(uuid.uuid4()))
+    # With a local root, the steps share the disk. With a store, the launcher transfers inputs and outputs.
+    run = Run(f"s3://{bucket}" if kind == "image" else "/steps", str(uuid.uuid4()))
     store = open_store(f"s3://{bucket}", credentials_from_environment(store_environment))
     task: dict[str, dict] = {}
     if kind == "image":
         (tmp_path / "prices").mkdir()
         write_prices(tmp_path / "prices" / "prices.csv.gz")
         store.upload_folder(str(tmp_path / "prices"), "prices")
-        table = {"source": f"s3://{bucket}/prices/prices.csv.gz", "label_column": "price", "shards": 3}
+        table = {"source": f"s3://{bucket}/prices/prices.csv.gz", "label_column": "price", "shards": 3, "workers": 2}
         task = {"table": table, "threshold": {"metric": "r2", "bound": 0.5}}
     else:
         write_specs(tmp_path, Delivery.namespace())
     commands = whole_job(run, f"{bucket}/{run.run_id}", f"{bucket}/{kind}", trainer_image, specs=specs, **task)
     steps = [StepContainer(step, image_of(specs, step), command) for step, command in commands.items()]
     if kind == "image":
+        steps = with_launcher(steps, run, bucket)
         maps = api.list_namespaced_config_map(namespace).items
         assert config_map["metadata"]["name"] not in [item.metadata.name for item in maps]
         logs = logs_of(api, run_in_pod(kind, steps))
     else:
         with installed(api, config_map):
             logs = logs_of(api, run_in_pod(kind, steps))
-    assert [*logs] == ["prepare-data", "train", "evaluate", "export-model"], "".join(logs.values())[-6000:]
+    ran = [name for name in logs if not name.startswith("launcher-")]
+    assert ran == ["prepare-data", "train", "evaluate", "export-model"], "".join(logs.values())[-6000:]
     if kind == "image":
+        assert f"created Job {namespace}/prepare-data-" in logs["prepare-data"]
+        assert " scheduler-0 train: 960 rows in 3 shards" in logs["prepare-data"]
+        assert_datasets_are_not_downloaded(run, store, logs)
         assert float(re.search(r"r2=([0-9.]+)", logs["evaluate"])[1]) > 0.5, logs["evaluate"]
     assert store.exists(f"{kind}/digits/1/saved_model.pb"), logs["export-model"][-6000:]
     assert f"Job {namespace}/train-" in logs["train"]

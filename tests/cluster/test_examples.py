@@ -60,7 +60,10 @@ def users(bucket, store_environment, tmp_path):
     rows = "".join(f"{row_user},{hour},class {classes[row_user]}\n" for row_user, hour in zip(user, hours, strict=True))
     (tmp_path / "users.csv").write_text("user,hour,label\n" + rows)
     splits = ("train_dataset", "validation_dataset", "test_dataset")
-    outputs = {name: SimpleNamespace(path=str(tmp_path / name), metadata={}) for name in (*splits, "overview")}
+    outputs = {
+        name: SimpleNamespace(path=str(tmp_path / name), uri=str(tmp_path / name), metadata={})
+        for name in (*splits, "overview")
+    }
     prepare_data.python_func(**outputs, source=str(tmp_path / "users.csv"))
     for split in splits:
         store = open_store(f"s3://{bucket}/users", credentials_from_environment(store_environment))

@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from contextlib import contextmanager
 
@@ -151,6 +150,14 @@ def test_a_training_is_listed_watched_and_cancelled(training):
     )
 
 
+_ROW = r"^worker-0 .* \d+/10000 +loss 0\.\d+ "
+
+
+def _plain(text):
+    """Return a terminal's text without its control sequences."""
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\r", "", text)
+
+
 @both_operators
 @pytest.mark.parametrize(("code", "outcome"), [(0, "succeeded"), (7, "failed")])
 def test_watch_ends_with_the_training(training, code, outcome):
@@ -163,11 +170,14 @@ def test_watch_ends_with_the_training(training, code, outcome):
         stdout=subprocess.PIPE,
         start_new_session=True,
     ) as process:
-        time.sleep(4)
+        text = ""
+        while not re.search(_ROW, text, re.MULTILINE):
+            block = os.read(process.stdout.fileno(), 65536)
+            assert block, text
+            text += _plain(block.decode(errors="replace"))
         end(step, code)
-        text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\r", "", process.stdout.read())
+        text += _plain(process.stdout.read())
         assert process.wait(60) == (1 if code else 0), text
-    assert re.search(r"^worker-0 .* \d+/10000 +loss 0\.\d+ ", text, re.MULTILINE), text
     lines = [line for line in text.splitlines() if line.strip()]
     assert lines[-1] == f"{step.kind} {step.namespace}/{step.name} {outcome}."
     if code:

@@ -7,6 +7,7 @@ import ssl
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from kfp_distributed.library.archive import make_archive
+from kfp_distributed.library.archive import make_archive, make_small_archive
 from kfp_distributed.library.content import STEP_PACKAGES, content_hash, read_library
 
 NAME = "kfp-distributed-0.1.0-0123456789ab"
@@ -122,8 +123,10 @@ def start_step(tmp_path):
     return start
 
 
-def config_map(content: dict[str, bytes]) -> tuple[int, bytes]:
-    archive = base64.b64encode(make_archive(content)).decode()
+def config_map(
+    content: dict[str, bytes], pack: Callable[[dict[str, bytes]], bytes] = make_small_archive
+) -> tuple[int, bytes]:
+    archive = base64.b64encode(pack(content)).decode()
     return 200, json.dumps({"binaryData": {"library.zip": archive}}).encode()
 
 
@@ -147,6 +150,13 @@ def test_library_of_the_config_map_is_used_otherwise(api_server, start_step, ins
     done = start_step(api_server, installed, before)
     assert (done.returncode, done.stdout) == (0, "the library that compiled the step\n"), done.stderr
     assert api_server.requests == [(PATH, "Bearer the-token")]
+
+
+def test_a_config_map_of_an_earlier_version_is_read(api_server, start_step):
+    """Before 0.2 its archive had the files themselves."""
+    api_server.answers = [config_map(COMPILED, make_archive)]
+    done = start_step(api_server)
+    assert (done.returncode, done.stdout) == (0, "the library that compiled the step\n"), done.stderr
 
 
 def test_step_outside_of_a_pod_fails(start_step, tmp_path):

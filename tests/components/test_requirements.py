@@ -3,12 +3,15 @@
 import ast
 import re
 import sys
-from importlib.metadata import packages_distributions
+from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
-from kfp_distributed.components.step_components import PACKAGES
+from kfp_distributed.components.prepare_data.preparation_job import MODULE
+from kfp_distributed.components.step_packages import DASK, PACKAGES, PREPARATION
+from kfp_distributed.trainers.requirements import ENTRY
 
 ROOT = Path(__file__).parents[2]
 PACKAGE_FOLDERS = (
@@ -60,7 +63,8 @@ def test_project_declares_its_imports():
     sources = [file.read_text(encoding="utf-8") for folder in PACKAGE_FOLDERS for file in (ROOT / folder).rglob("*.py")]
     modules = set.union(*map(third_party, sources))
     assert {"certifi", "kfp", "torch", "urllib3", "yaml"} <= modules
-    requirements = [*project["dependencies"], *project["optional-dependencies"]["local"]]
+    extras = project["optional-dependencies"]
+    requirements = [*project["dependencies"], *extras["local"], *extras["dask"]]
     assert undeclared(modules - FRAMEWORKS - NOTEBOOK - DRIVERS, requirements) == set()
 
 
@@ -85,9 +89,10 @@ def imported_files(module):
     return files.values()
 
 
-# What is imported inside functions that the step does not call: replicas read Parquet, and evaluate no object store.
+# What is imported inside functions that the step does not call: replicas read Parquet.
+# Workers have Dask, and a step installs it if its own process needs it.
 # Without packaging a step asks pip which requirements are met.
-NOT_NEEDED = {"train": {"pyarrow"}, "evaluate": {"kubernetes", "yaml"}}
+NOT_NEEDED = {"train": {"pyarrow"}, "prepare_data": {"dask", "distributed"}}
 OPTIONAL = {"packaging"}
 
 
@@ -97,3 +102,28 @@ def test_each_step_installs_what_its_modules_import(step):
     assert len(files) > 8
     modules = set.union(*(third_party(file.read_text(encoding="utf-8")) for file in files))
     assert undeclared(modules - OPTIONAL - DRIVERS, PACKAGES[step]) == NOT_NEEDED.get(step, set())
+
+
+def test_a_pod_that_prepares_data_installs_what_its_modules_import():
+    modules = set.union(*(third_party(file.read_text(encoding="utf-8")) for file in imported_files(MODULE)))
+    # The pod gets the keys of the store in variables, and asks no API server for them.
+    assert undeclared(modules - OPTIONAL - DRIVERS, (*ENTRY, *PREPARATION)) == {"kubernetes", "yaml"}
+
+
+def closure(requirements):
+    """Return the distributions that requirements need with their dependencies, as installed here."""
+    pending, found = [Requirement(requirement) for requirement in requirements], set()
+    while pending:
+        name = canonical(pending.pop().name)
+        if name not in found:
+            found.add(name)
+            needed = map(Requirement, distribution(name).requires or ())
+            pending += [other for other in needed if not other.marker or other.marker.evaluate({"extra": ""})]
+    return found
+
+
+def test_the_image_of_the_steps_has_dask_with_its_dependencies():
+    """It installs its list without dependencies."""
+    text = (ROOT / "images" / "steps" / "requirements.txt").read_text()
+    listed = {canonical(line.partition("==")[0]) for line in text.splitlines() if "==" in line}
+    assert closure(DASK) - listed == set()

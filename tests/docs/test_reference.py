@@ -16,7 +16,7 @@ from kfp_distributed.components.evaluate.regression_scores import RegressionScor
 from kfp_distributed.components.evaluate.scores import Evaluation
 from kfp_distributed.components.evaluate.threshold import DIRECTIONS
 from kfp_distributed.components.prepare_data import data_warnings
-from kfp_distributed.components.prepare_data.scan import MAXIMUM_DISTINCT
+from kfp_distributed.components.prepare_data.chunk_scan import MAXIMUM_DISTINCT
 from kfp_distributed.components.train.describe.distributions import KEYS, parse_distribution
 from kfp_distributed.components.train.describe.manifests import HASH_ANNOTATION
 from kfp_distributed.components.train.describe.manifests.train_job import DISTRIBUTION_ANNOTATION

@@ -271,7 +271,7 @@ def constant(*values):
             lambda words: {"probabilities": tf.strings.length(words)},
             [(IMAGES, tf.string, "words")],
             {},
-            "the model failed: save it with a signature that takes float32 rows",
+            "the model's input 'words' takes texts, and the dataset has numbers for it: save the model with an input",
         ),
         (constant(3.0, -1.0, 0.0), [(IMAGES, tf.float32, "features")], {}, "not probabilities"),
         (constant(1.0, 0.0, 0.0), [([None, 28, 28], tf.float32, "features")], {}, r"28\), where \(None, 4, 4\)"),
@@ -280,7 +280,7 @@ def constant(*values):
             lambda a, b: {"x": a, "y": b},
             [(IMAGES, tf.float32, "a"), (IMAGES, tf.float32, "b")],
             {},
-            r"has \['a', 'b'\], where one is needed",
+            r"inputs are \['a', 'b'\], and the columns of the dataset are \['image'\]: save the model with",
         ),
         (constant(1.0, 0.0, 0.0), [(IMAGES, tf.float32, "x")], {"signature": "predict"}, "one 'serving_default'"),
         (

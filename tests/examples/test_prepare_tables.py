@@ -4,6 +4,7 @@ import datetime
 import gzip
 import io
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,9 @@ import pytest
 from PIL import Image
 
 from kfp_distributed.components.prepare_data.step import run_step
+from kfp_distributed.components.train.run.runners.choose import RUNNER_VARIABLE
 from kfp_distributed.storage.dataset import DatasetManifest
+from kfp_distributed.storage.embedded import embedded_object_store
 
 ROWS = 200
 DAYS = [datetime.date(2024, 1, 1) + datetime.timedelta(days=i) for i in range(ROWS)]
@@ -30,7 +33,10 @@ def prepared(tmp_path, monkeypatch):
 
     def run_component(**parameters):
         names = ("train_dataset", "validation_dataset", "test_dataset", "overview")
-        outputs = {name: SimpleNamespace(path=str(tmp_path / "out" / name), metadata={}) for name in names}
+        outputs = {
+            name: SimpleNamespace(path=str(tmp_path / "out" / name), uri=str(tmp_path / "out" / name), metadata={})
+            for name in names
+        }
         component = prepare_tables.prepare_data
         inputs = component.component_spec.inputs
         defaults = {name: given.default for name, given in inputs.items() if given.optional}
@@ -139,6 +145,21 @@ def test_bad_rows(prepared, capsys):
     train, *_ = prepared(prepare_tables.bad_rows, sensor_gz=gzip.compress(rows))
     assert train.rows == 80
     assert "left out 1 row that cannot be used" in capsys.readouterr().out
+
+
+def test_large_table(prepared, tmp_path, monkeypatch, capfd):
+    """Without a cluster, the workers are processes, which read the table in the object store by ranges."""
+    table = pa.table({"age": NUMBERS, "clicked": LABEL})
+    with embedded_object_store(tmp_path / "objects") as server:
+        for name, value in {**server.environment(), RUNNER_VARIABLE: "local"}.items():
+            monkeypatch.setenv(name, value)
+        (tmp_path / "objects" / "mlpipeline").mkdir()
+        pq.write_table(table, tmp_path / "objects" / "mlpipeline" / "clicks.parquet")
+        train, *_ = prepared(prepare_tables.large_table)
+    assert (train.rows, len(train.shards)) == (160, 64)
+    assert f"4 workers: {min(4, os.cpu_count())} processes of this machine" in capfd.readouterr().out
+    outputs = {"overview", "test_dataset", "train_dataset", "validation_dataset"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == outputs
 
 
 def test_new_rows(prepared, tmp_path):

@@ -5,9 +5,9 @@ import json
 
 import numpy as np
 import pytest
+from saved_models import answers_of
 from tabular_regression import predict_progress, write_diabetes
 
-from kfp_distributed.components.evaluate.model_function import load_model_function
 from kfp_distributed.pipelines.local_run import local_run
 
 pytestmark = pytest.mark.takes(25)
@@ -51,6 +51,6 @@ def test_the_exported_model_puts_the_median_of_the_training_rows_into_gaps(train
     with_median, with_mean = with_gap.copy(), with_gap.copy()
     with_gap[:, names.index("bmi")] = np.nan
     with_median[:, names.index("bmi")] = medians["bmi"]
-    predict = load_model_function(exported, (len(columns),), "prediction")
+    predict = answers_of(exported, "prediction")
     assert predict(with_gap) == pytest.approx(predict(with_median))
     assert predict(with_gap) != pytest.approx(predict(with_mean))

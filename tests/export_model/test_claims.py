@@ -1,3 +1,4 @@
+import json
 import time
 
 import pytest
@@ -7,6 +8,8 @@ from kfp_distributed.storage.folder import FolderStore
 from kfp_distributed.storage.opener import open_store
 
 COMMIT = "digits/1/saved_model.pb"
+SECOND_COMMIT = "digits/1/model.onnx"
+MANIFEST = "digits/1/export.json"
 PART = "digits/1/variables/variables.index"
 
 
@@ -27,7 +30,16 @@ def claim_of_age(seconds, version=1, token="ab"):
 def leave(store, claim, *keys):
     """Write the objects that a killed export leaves."""
     for key in (f"{claim.folder}claim", *keys):
-        store.write(key, b"")
+        store.write(key, DESCRIPTIONS.get(key, b""))
+
+
+def describe(*keys):
+    return json.dumps({"files": [{"path": key.rpartition("/")[2], "size": 0, "sha256": ""} for key in keys]}).encode()
+
+
+# Of an export of a model with one file that servers load, and with two.
+DESCRIPTIONS = {MANIFEST: describe(PART, COMMIT), "digits/2/export.json": describe("digits/2/saved_model.pb")}
+BOTH = describe(PART, COMMIT, SECOND_COMMIT)
 
 
 def test_a_claim_holds_its_number_until_the_end(store, keys):
@@ -64,8 +76,40 @@ def test_an_incomplete_version_is_deleted_at_the_end(store, keys):
 def test_a_complete_version_is_kept_at_the_end(store, keys):
     mine = Claim("digits", 1)
     with hold(store, mine, "run-1"):
-        leave(store, mine, f"{mine.folder}files/saved_model.pb", PART, COMMIT)
-    assert keys() == [COMMIT, PART]
+        leave(store, mine, f"{mine.folder}files/saved_model.pb", PART, MANIFEST, COMMIT)
+    assert keys() == [MANIFEST, COMMIT, PART]
+
+
+@pytest.mark.parametrize("committed", [[], [COMMIT], [SECOND_COMMIT]])
+def test_a_version_without_one_of_its_two_formats_is_incomplete(store, keys, committed):
+    """A killed export may have copied only the first of them. Readers of the other format would never see the model."""
+    for end in ("failed", "killed"):
+        mine = Claim("digits", 1) if end == "failed" else claim_of_age(LEASE_SECONDS + 2)
+        leave(store, mine, PART, MANIFEST, *committed)
+        store.write(MANIFEST, BOTH)
+        if end == "killed":
+            clear_dead(store, "digits")
+        else:
+            store.delete([f"{mine.folder}claim", PART, MANIFEST, *committed])
+            with hold(store, mine, "run-1"):
+                leave(store, mine, PART, *committed)
+                store.write(MANIFEST, BOTH)
+        assert keys() == []
+
+
+def test_a_version_with_both_of_its_formats_is_complete(store, keys):
+    leave(store, claim_of_age(LEASE_SECONDS + 2), PART, MANIFEST, COMMIT, SECOND_COMMIT)
+    store.write(MANIFEST, BOTH)
+    clear_dead(store, "digits")
+    assert keys() == [MANIFEST, SECOND_COMMIT, COMMIT, PART]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"files": [1]}', '{"files": [{"name": "x"}]}'])
+def test_a_version_with_a_manifest_of_another_tool_is_kept(store, keys, text):
+    leave(store, claim_of_age(LEASE_SECONDS + 2), PART, MANIFEST)
+    store.write(MANIFEST, text.encode())
+    clear_dead(store, "digits")
+    assert keys() == [MANIFEST, PART]
 
 
 @pytest.mark.parametrize("there", [[PART], [PART, COMMIT]])
@@ -83,6 +127,9 @@ def test_objects_of_other_tools_are_kept(store, keys, there):
         (LEASE_SECONDS - 60, [PART], "claimed", [PART]),
         (LEASE_SECONDS + 2, [PART], "free", []),
         (LEASE_SECONDS + 2, [], "free", []),
+        (LEASE_SECONDS + 2, [PART, MANIFEST, COMMIT], "exists", [MANIFEST, COMMIT, PART]),
+        (LEASE_SECONDS + 2, [PART, MANIFEST], "free", []),
+        # Of another tool: an export writes its manifest before the file that servers load.
         (LEASE_SECONDS + 2, [PART, COMMIT], "exists", [COMMIT, PART]),
     ],
 )
@@ -141,7 +188,7 @@ def test_leftovers_of_all_numbers_are_deleted(store, keys):
     dead, visible = claim_of_age(LEASE_SECONDS + 2), claim_of_age(LEASE_SECONDS + 2, version=2)
     living, other = claim_of_age(60, version=3), Claim("words", 1, "0-ab")
     leave(store, dead, PART)
-    leave(store, visible, "digits/2/saved_model.pb")
+    leave(store, visible, "digits/2/export.json", "digits/2/saved_model.pb")
     leave(store, living, "digits/3/variables/variables.index")
     leave(store, other)
     store.write(".exports/digits/notes.txt", b"somebody's")
@@ -151,6 +198,7 @@ def test_leftovers_of_all_numbers_are_deleted(store, keys):
             ".exports/digits/notes.txt",
             f"{living.folder}claim",
             f"{other.folder}claim",
+            "digits/2/export.json",
             "digits/2/saved_model.pb",
             "digits/3/variables/variables.index",
         ]

@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 import yaml
 from compiled import SPECS
 from kfp import dsl
@@ -15,7 +16,9 @@ from kfp_distributed.storage.opener import open_store
 def test_interface():
     spec = dsl.component(base_image="python:3.11")(export_model).component_spec
     assert {name: (one.type, one.optional) for name, one in spec.inputs.items()} == {
-        "model": ("system.Model@0.0.1", False),
+        "model": ("system.Model@0.0.1", True),
+        "model_uri": ("String", True),
+        "mlflow_run_id": ("String", True),
         "model_name": ("String", False),
         "bucket": ("String", False),
         "version": ("Integer", True),
@@ -45,7 +48,7 @@ def test_tensorflow_loads_what_was_exported(bucket, tmp_path):
     manifest = dsl.Artifact(uri=str(tmp_path / "run-1" / "export-model" / "manifest"))
     Path(manifest.path).parent.mkdir(parents=True)
 
-    uri, version = export_model(dsl.Model(uri=str(model)), "digits", bucket, manifest, 3, metrics)
+    uri, version = export_model("digits", bucket, manifest, dsl.Model(uri=str(model)), version=3, metrics=metrics)
 
     assert (uri, version) == (f"s3://{bucket}/digits/3", 3)
     served = tmp_path / "served"
@@ -55,6 +58,21 @@ def test_tensorflow_loads_what_was_exported(bucket, tmp_path):
     assert Path(manifest.path).read_text() == text
     answer = tf.saved_model.load(str(served / "3")).signatures["serving_default"](tf.constant([[1.0, 10.0]]))
     np.testing.assert_array_equal(answer["probabilities"], [[2.0, 30.0]])
+
+
+@pytest.mark.parametrize(
+    ("model", "model_uri", "message"),
+    [
+        (dsl.Model(uri="s3://b/m"), "s3://b/n", r"both model \(s3://b/m\) and model_uri='s3://b/n' are set: pass one"),
+        (None, "", "neither model nor model_uri is set: pass one"),
+        (None, "gs://b/m", "model_uri: 'gs://b' is not a storage address.* pass model instead"),
+        (None, "{{$.pipeline_root}}", "model_uri"),
+    ],
+)
+def test_exactly_one_of_model_and_model_uri(bucket, tmp_path, model, model_uri, message):
+    manifest = dsl.Artifact(uri=str(tmp_path / "run-1" / "export-model" / "manifest"))
+    with pytest.raises(SystemExit, match=message):
+        export_model("digits", bucket, manifest, model, model_uri)
 
 
 def test_an_identical_run_takes_the_export_from_the_cache():

@@ -8,7 +8,8 @@ from datetime import datetime
 import pytest
 
 from kfp_distributed.components.export_model.claims import LEASE_SECONDS, Claim, LeaseLost
-from kfp_distributed.components.export_model.export import EXPORT_MANIFEST, Exported, publish
+from kfp_distributed.components.export_model.export import Exported, publish
+from kfp_distributed.components.export_model.model_source import EXPORT_MANIFEST, open_source
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.files import describe_folder, list_files
 from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, verify_model_folder
@@ -41,6 +42,7 @@ def test_versions_are_numbered_and_described(bucket, make_model, export, content
         ],
         "metrics": {"accuracy": 0.75},
         "source_run": "run-1",
+        "source_task": str(tmp_path / "run-1" / "export-model"),
         "source_uri": str(model),
     }
     open_store(first.uri).download_folder(tmp_path / "served")
@@ -113,16 +115,16 @@ def test_an_export_that_lost_its_lease_does_not_become_visible(tmp_path, make_mo
     store, model = open_store(str(tmp_path / "exports")), make_model()
     slow = Claim("digits", 1, f"{time.time() - LEASE_SECONDS / 2 - 2:.0f}-ab")
     with pytest.raises(LeaseLost, match="export again"):
-        publish(store, slow, model, describe_folder(model), {})
+        publish(store, slow, open_source(str(model), str(model), store), {})
     assert store.list("digits/") == []
 
 
 def test_a_file_that_changed_since_it_was_checked(tmp_path, make_model):
     store, model = open_store(str(tmp_path / "exports")), make_model()
-    expected = describe_folder(model)
+    source = open_source(str(model), str(model), store)
     (model / "assets" / "words001.txt").write_text("changed")
     with pytest.raises(ModelIncomplete, match=r"changed while they were read: \['assets/words001.txt'\]"):
-        publish(store, Claim("digits", 1), model, expected, {})
+        publish(store, Claim("digits", 1), source, {})
     assert store.list("digits/") == []
 
 
@@ -184,19 +186,42 @@ def test_wrong_credentials_are_named_without_the_secret(bucket, make_model, expo
 
 
 def test_the_file_of_an_onnx_model_is_exported_last(tmp_path, export, monkeypatch):
-    folder, copied = tmp_path / "model", []
+    folder, written = tmp_path / "model", []
     folder.mkdir()
     for name in ("model.onnx", "notes.txt"):
         (folder / name).write_text(name)
     (folder / "model.json").write_text(ModelManifest("onnx", describe_folder(folder)).to_json())
     server = type(open_store(str(tmp_path)))
-    copy = server.copy
+    write = server.write_from
 
-    def note(store, source, key, to):
-        copied.append(to)
-        copy(store, source, key, to)
+    def note(store, key, *content, **callbacks):
+        written.append(key)
+        return write(store, key, *content, **callbacks)
 
-    monkeypatch.setattr(server, "copy", note)
+    monkeypatch.setattr(server, "write_from", note)
     assert export(folder, str(tmp_path / "served")).version == 1
-    of_version = [key.removeprefix("digits/1/") for key in copied]
+    of_version = [key.removeprefix("digits/1/") for key in written if key.startswith("digits/1/")]
     assert (set(of_version[:-2]), of_version[-2:]) == ({"model.json", "notes.txt"}, ["export.json", "model.onnx"])
+
+
+def test_both_formats_of_a_model_are_copied_after_the_manifest(tmp_path, export, monkeypatch):
+    folder, written = tmp_path / "model", []
+    folder.mkdir()
+    for name in ("model.onnx", "notes.txt", "saved_model.pb", "z"):
+        (folder / name).write_text(name)
+    (folder / "model.json").write_text(ModelManifest("onnx", describe_folder(folder)).to_json())
+    server = type(open_store(str(tmp_path)))
+    write = server.write_from
+
+    def fail_at_the_second_format(store, key, *content, **callbacks):
+        if key == "digits/1/saved_model.pb":
+            raise StorageError("", "", key, "the disk is full")
+        written.append(key)
+        return write(store, key, *content, **callbacks)
+
+    monkeypatch.setattr(server, "write_from", fail_at_the_second_format)
+    with pytest.raises(StorageError, match="disk is full"):
+        export(folder, str(tmp_path / "served"))
+    of_version = [key.removeprefix("digits/1/") for key in written if key.startswith("digits/1/")]
+    assert (set(of_version[:-2]), of_version[-2:]) == ({"model.json", "notes.txt", "z"}, ["export.json", "model.onnx"])
+    assert open_store(str(tmp_path / "served")).list() == []

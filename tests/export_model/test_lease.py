@@ -4,7 +4,8 @@ import pytest
 
 from kfp_distributed.components.export_model.claims import LEASE_SECONDS, Claim, LeaseLost, hold
 from kfp_distributed.components.export_model.export import publish
-from kfp_distributed.storage.files import describe_folder, list_files
+from kfp_distributed.components.export_model.model_source import open_source
+from kfp_distributed.storage.files import list_files
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.s3 import S3Store
 
@@ -53,7 +54,7 @@ def test_nobody_gets_the_number_of_an_upload_that_goes_on(slow_server, clock, ma
     monkeypatch.setattr(Claim, "keep_alive", look)
     mine = Claim("digits", 1)
     with hold(slow_server, mine, "run-1"):
-        publish(slow_server, mine, model, describe_folder(model), {})
+        publish(slow_server, mine, open_source(str(model), str(model), slow_server), {})
     assert seen[-1][0] - seen[0][0] > 5 * LEASE_SECONDS
     assert {state for _, state in seen} == {"claimed"}
     with hold(slow_server, Claim("digits", 1), RIVAL) as state:
@@ -73,7 +74,7 @@ def test_a_hung_upload_loses_its_lease(slow_server, clock, make_model, monkeypat
         pytest.raises(LeaseLost, match="moved no bytes for 3600 s and lost its lease"),
         hold(slow_server, mine, "run-1"),
     ):
-        publish(slow_server, mine, model, describe_folder(model), {})
+        publish(slow_server, mine, open_source(str(model), str(model), slow_server), {})
     clock.now += LEASE_SECONDS
     with hold(slow_server, Claim("digits", 1), RIVAL) as state:
         assert state == "free"

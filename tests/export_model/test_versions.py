@@ -2,7 +2,8 @@ import math
 
 import pytest
 
-from kfp_distributed.components.export_model.export import check_request, export_root, finite_numbers, next_version
+from kfp_distributed.components.export_model.export import check_request, export_root, finite_numbers
+from kfp_distributed.components.export_model.versions import LARGEST_VERSION, next_version
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.errors import StorageError
 
@@ -53,17 +54,26 @@ def test_invalid_versions(version):
 
 
 @pytest.mark.parametrize(
-    ("keys", "expected"),
+    ("folders", "expected"),
     [
         ([], 1),
-        (["m/1/saved_model.pb", "m/2/variables/a", "m/10/saved_model.pb"], 11),
-        (["m/1/saved_model.pb", ".exports/m/2/1795239203-ab/claim"], 3),
-        (["m/latest/saved_model.pb", "m/v3/saved_model.pb", "m/³/x", "m/5", "m/README.md", ".exports/m/notes"], 1),
-        (["7/0007/saved_model.pb", "7/3/assets/9/x"], 8),
+        (["1/", "2/", "10/"], 11),
+        (["latest/", "v3/", "³/", "5", "README.md", "tasks/"], 1),
+        (["0007/", "3/"], 8),
+        # Larger than int64, which is what servers read: not a version.
+        (["99999999999999999999/", f"{2**63}/", "9" * 5000 + "/", "4/"], 5),
+        ([f"{LARGEST_VERSION - 1}/"], LARGEST_VERSION),
     ],
 )
-def test_next_version(keys, expected):
-    assert next_version(keys) == expected
+def test_next_version(folders, expected):
+    assert next_version(folders) == expected
+
+
+def test_there_is_no_number_after_the_largest():
+    with pytest.raises(
+        ValueError, match=rf"^version {2**63 - 1} exists, which is the largest number: give a free number"
+    ):
+        next_version([f"{2**63 - 1}/"])
 
 
 def test_finite_numbers():

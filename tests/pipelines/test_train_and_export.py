@@ -58,10 +58,10 @@ def served(folder, images):
     """The probabilities that a model gives, by what serves its format."""
     if (folder / "model.onnx").exists():
         session = onnxruntime.InferenceSession(folder / "model.onnx")
-        return session.run(["probabilities"], {"features": images})[0]
+        return session.run(["probabilities"], {session.get_inputs()[0].name: images})[0]
     import tensorflow as tf
 
-    predict = tf.saved_model.load(str(folder)).signatures["serving_default"]
+    predict = tf.saved_model.load(str(folder)).signatures["features"]
     return predict(features=tf.constant(images))["probabilities"].numpy()
 
 

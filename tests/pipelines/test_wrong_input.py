@@ -72,7 +72,7 @@ CASES = {
     ),
     "a model that is not there": (
         "export_model",
-        {"model_name": "digits", "bucket": "models"},
+        {"model_name": "digits", "bucket": "./models"},
         {"model": "train/model"},
         r"ModelIncomplete: .*model\.json.*",
     ),

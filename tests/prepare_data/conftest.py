@@ -3,6 +3,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from kfp_distributed.components.prepare_data import csv_files, json_files, read, text_parts, write
+from kfp_distributed.components.prepare_data.dask_engine import DaskEngine
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.prepare import prepare
 
@@ -11,10 +13,11 @@ from kfp_distributed.components.prepare_data.prepare import prepare
 def run(tmp_path):
     """Run the step into a folder: run(source, "out", seed=1) -> manifests by split."""
 
-    def run_step(source, name="out", sources=None, **options):
+    def run_step(source, name="out", sources=None, uris_of_datasets=None, **options):
         out = tmp_path / name
         splits = ("train", "validation", "test")
-        datasets = {split: SimpleNamespace(path=str(out / split), metadata={}) for split in splits}
+        uris = uris_of_datasets or {split: str(out / split) for split in splits}
+        datasets = {split: SimpleNamespace(path=str(out / split), uri=uris[split], metadata={}) for split in splits}
         return prepare(str(source), Options(**options), datasets, str(out / "overview.html"), sources or {})
 
     return run_step
@@ -31,3 +34,34 @@ def file(tmp_path):
         return path
 
     return write
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Divide small sources into many chunks and pieces. Workers get both from this process."""
+    monkeypatch.setattr(csv_files, "FIRST_BLOCK_BYTES", 2**12)
+    monkeypatch.setattr(csv_files, "BLOCK_BYTES", 2**13)
+    monkeypatch.setattr(json_files, "BLOCK_BYTES", 2**14)
+    monkeypatch.setattr(text_parts, "STEP_BYTES", 2**12)
+    monkeypatch.setattr(read, "CHUNK_BYTES", 2**14)
+    monkeypatch.setattr(read, "PIECE_BYTES", 2**13)
+    monkeypatch.setattr(read, "AHEAD_BYTES", 2**12)
+    monkeypatch.setattr(write, "group_bytes", lambda files: 4000)
+
+
+@pytest.fixture
+def outputs(tmp_path):
+    """Run the step: outputs(source, 2) -> manifests and bytes of all files."""
+
+    def run(source, workers, sources=None, name="", **options):
+        out = tmp_path / f"{name or 'out'}-{workers}"
+        splits = ("train", "validation", "test")
+        datasets = {
+            split: SimpleNamespace(path=str(out / split), uri=str(out / split), metadata={}) for split in splits
+        }
+        engine = DaskEngine(str(tmp_path / "scratch"), workers) if workers else None
+        values = Options(**{"label_column": "label", "shards": 3, **options})
+        manifests = prepare(str(source), values, datasets, str(out / "overview"), sources or {}, engine)
+        return manifests, {str(path.relative_to(out)): path.read_bytes() for path in out.glob("*/*")}
+
+    return run

@@ -1,7 +1,11 @@
 """The count of rows that occur in several splits."""
 
+import pickle
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kfp_distributed.components.prepare_data.duplicates import DuplicateCounter, Duplicates, row_hashes
 
@@ -72,3 +76,24 @@ def test_different_rows_have_different_hashes_of_random_bits(width):
 def test_large_numbers_cause_no_warnings(recwarn):
     row_hashes([np.full((3, 4), 3e38, np.float32)])
     assert list(recwarn) == []
+
+
+@given(
+    numbers=st.lists(st.integers(0, 30), min_size=1, max_size=60),
+    cuts=st.lists(st.integers(0, 60), max_size=4),
+    has_limit=st.booleans(),
+    seed=st.integers(0, 5),
+)
+def test_parts_merged_in_any_order_give_the_counts_of_all_rows(numbers, cuts, has_limit, seed):
+    generator = np.random.default_rng(seed)
+    hashes, splits = row_hashes([np.array(numbers, np.float32)[:, None]]), generator.integers(0, 3, len(numbers))
+    whole, merged = DuplicateCounter(SPLITS, maximum=7), DuplicateCounter(SPLITS, maximum=7)
+    whole.add(hashes, splits)
+    parts = np.split(np.arange(len(numbers)), sorted(cuts))
+    for index in generator.permutation(len(parts)):
+        part = DuplicateCounter(SPLITS, maximum=7)
+        part.limit = merged.limit if has_limit else part.limit
+        part.add(hashes[parts[index]], splits[parts[index]])
+        merged.merge(pickle.loads(pickle.dumps(part)))
+    assert (merged.duplicates(), merged.rows, merged.sum) == (whole.duplicates(), whole.rows, whole.sum)
+    assert (merged.limit, merged.kept) == (whole.limit, whole.kept)

@@ -12,7 +12,7 @@ from kfp_distributed.components.prepare_data import csv_files
 from kfp_distributed.components.prepare_data.csv_format import first_row_end, last_row_end
 from kfp_distributed.components.prepare_data.duplicates import row_hashes
 from kfp_distributed.components.prepare_data.preparation_options import parse_options
-from kfp_distributed.components.prepare_data.split_rows import TEST, VALIDATION, split_groups, split_times
+from kfp_distributed.components.prepare_data.split_rows import TEST, VALIDATION, count_groups, split_groups, split_times
 
 LARGE = 2**53
 ROWS = range(200)
@@ -217,14 +217,14 @@ def test_the_hash_of_a_kept_value_does_not_depend_on_other_rows(values):
 
 def test_without_training_rows_all_groups_are_held_out():
     keys = np.arange(1, 40, dtype=np.uint64)
-    assert {*split_groups([keys], 0.0, 1.0, 0, "g").splits.tolist()} == {TEST}
+    assert {*split_groups(count_groups(keys), 0.0, 1.0, 0, "g").splits.tolist()} == {TEST}
     for seed in range(20):
         rows = np.repeat(keys, np.arange(1, 40))
-        assert {*split_groups([rows], 0.3, 0.7, seed, "g").splits.tolist()} == {TEST, VALIDATION}
+        assert {*split_groups(count_groups(rows), 0.3, 0.7, seed, "g").splits.tolist()} == {TEST, VALIDATION}
 
 
 def test_without_training_rows_all_times_are_held_out():
     """1 - 0.7 - 0.3 is more than 0 as a float."""
     times = np.arange(100)
-    split = split_times(lambda: [times], 100, 0.3, 0.7, "t")
+    split = split_times(lambda function: [function(times)], 0.3, 0.7, "t")
     assert np.bincount(split.of(times)).tolist() == [0, 0, 30, 70]

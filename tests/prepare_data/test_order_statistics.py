@@ -24,14 +24,14 @@ def test_the_numbers_at_all_places_are_found(monkeypatch, most):
         "none": np.empty(0, np.int64),
     }
 
-    def read():
+    def map_numbers(function):
         for begin in range(0, 1000, 100):
-            yield {name: values[begin : begin + 100] for name, values in numbers.items()}
+            yield function({name: values[begin : begin + 100] for name, values in numbers.items()})
 
     def ranks(count):
         return [*range(0, count, max(1, count // 5)), count - 1]
 
-    assert order_statistics(read, ranks) == {
+    assert order_statistics(map_numbers, ranks) == {
         name: np.sort(values)[ranks(len(values))].tolist() if len(values) else [] for name, values in numbers.items()
     }
 
@@ -41,7 +41,8 @@ def test_medians_are_those_of_numpy(count):
     generator = np.random.default_rng(1)
     values = generator.normal(size=count).astype(np.float32)
     values[0] = -0.0
-    assert medians(lambda: [{"x": as_ordered(values)}]) == {"x": pytest.approx(float(np.median(values.astype(float))))}
+    found = medians(lambda function: [function({"x": as_ordered(values)})])
+    assert found == {"x": pytest.approx(float(np.median(values.astype(float))))}
 
 
 def test_the_order_of_integers_is_that_of_the_numbers():

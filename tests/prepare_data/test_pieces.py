@@ -5,9 +5,16 @@ import pyarrow as pa
 import pytest
 
 from kfp_distributed.components.prepare_data import pieces as module
-from kfp_distributed.components.prepare_data.pieces import Pieces
+from kfp_distributed.components.prepare_data.pieces import Pieces, order_by_key
 
 ROWS = 5000
+
+
+def sorted_batches(pieces, names=None):
+    """The rows of each piece in the order of their keys."""
+    files = pieces.files()
+    read = (files.read(piece, names) for piece in files.numbers)
+    return [rows.take(pa.array(order_by_key(keys))) for rows, keys in read]
 
 
 def order_of(folder, expected_bytes, batch_rows, seed=0, names=None):
@@ -15,7 +22,7 @@ def order_of(folder, expected_bytes, batch_rows, seed=0, names=None):
     for begin in range(0, ROWS, batch_rows):
         numbers = pa.array(range(begin, min(begin + batch_rows, ROWS)), pa.int32())
         pieces.add(pa.record_batch({"key": numbers, "text": numbers.cast(pa.string())}))
-    batches = [*pieces.read(names)]
+    batches = sorted_batches(pieces, names)
     return len(batches), pa.Table.from_batches(batches).to_pydict()
 
 

@@ -135,7 +135,10 @@ def test_the_log_says_what_the_cache_knows_of_the_source(
     monkeypatch.chdir(tmp_path)
     file("data.csv", "x,label\n" + "1,a\n2,b\n" * 10)
     outputs = ("train_dataset", "validation_dataset", "test_dataset", "overview")
-    artifacts = {name: SimpleNamespace(path=str(tmp_path / "out" / name), metadata={}) for name in outputs}
+    artifacts = {
+        name: SimpleNamespace(path=str(tmp_path / "out" / name), uri=str(tmp_path / "out" / name), metadata={})
+        for name in outputs
+    }
     prepare_data(**artifacts, source=source, shards=1, source_fingerprint=fingerprint)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("source_fingerprint")]
     assert [line[: len(begin)] for line, begin in zip(lines, begins, strict=True)] == begins
@@ -152,7 +155,7 @@ def test_a_cancelled_step_leaves_no_files(tmp_path):
 from types import SimpleNamespace
 from kfp_distributed.components.prepare_data.component import prepare_data
 outputs = ("train_dataset", "validation_dataset", "test_dataset", "overview")
-artifacts = {{name: SimpleNamespace(path=r"{tmp_path}/out/" + name, metadata={{}}) for name in outputs}}
+artifacts = {{name: SimpleNamespace(path=(p := r"{tmp_path}/out/" + name), uri=p, metadata={{}}) for name in outputs}}
 prepare_data(**artifacts, source=r"{source}")
 """
     environment = {**os.environ, "TMPDIR": str(temporary)}
@@ -177,7 +180,7 @@ from types import SimpleNamespace
 from kfp_distributed.components.prepare_data.component import prepare_data
 resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
 outputs = ("train_dataset", "validation_dataset", "test_dataset", "overview")
-artifacts = {{name: SimpleNamespace(path=r"{tmp_path}/out/" + name, metadata={{}}) for name in outputs}}
+artifacts = {{name: SimpleNamespace(path=(p := r"{tmp_path}/out/" + name), uri=p, metadata={{}}) for name in outputs}}
 prepare_data(**artifacts, source=r"{source}", shards=1)
 """
     environment = {**os.environ, "TMPDIR": str(temporary)}

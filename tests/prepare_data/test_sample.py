@@ -24,8 +24,9 @@ def drawn(rows, maximum, seed=0, cut=40):
     """A sample of the rows with even numbers, which are the training rows."""
     sampler = Sampler(COLUMNS, "kind", (rows + 1) // 2, np.random.default_rng(seed), maximum)
     for begin in range(0, rows, cut):
-        numbers = np.arange(begin, min(begin + cut, rows))
-        sampler.add(batch_of(numbers), np.flatnonzero(numbers % 2 == 0))
+        numbers = np.arange(begin, min(begin + cut, rows), 2)
+        drawn_numbers = sampler.numbers(begin // 2, begin // 2 + len(numbers))
+        sampler.add([batch_of(numbers).take(pa.array(drawn_numbers))])
     return sampler.sample()
 
 
@@ -55,6 +56,7 @@ def test_fewer_large_rows_are_drawn():
     column = Column("image", "tensor", "uint8", (1024, 1024))
     sampler = Sampler((column,), "kind", 10, np.random.default_rng(0))
     images = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(10 << 20, np.uint8)), 1 << 20)
-    sampler.add(pa.record_batch({"kind": pa.array([0] * 10, pa.int32()), "image": images}), np.arange(10))
+    rows = pa.record_batch({"kind": pa.array([0] * 10, pa.int32()), "image": images})
+    sampler.add([rows.take(pa.array(sampler.numbers(0, 10)))])
     # A drawn row has 4 MiB, and a sample up to 16 MiB.
     assert len(sampler.sample().labels) == 4

@@ -2,6 +2,7 @@
 
 import json
 import tracemalloc
+from collections import Counter
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +17,8 @@ from kfp_distributed.components.prepare_data.plan import dealt
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.scan import scan
 from kfp_distributed.components.prepare_data.sources import array_source
-from kfp_distributed.components.prepare_data.split import RowsLeft, draw_targets
-from kfp_distributed.components.prepare_data.strata import plan_strata
+from kfp_distributed.components.prepare_data.split import RowsLeft, draw_piece, draw_rows, drawn_order
+from kfp_distributed.components.prepare_data.strata import StrataRows, plan_strata
 from kfp_distributed.components.prepare_data.write import write_splits
 from kfp_distributed.storage.dataset import DatasetManifest, parts_of_rank, read_batches, whole_shard
 
@@ -33,6 +34,21 @@ def values_of(folder, manifest, part=None):
     return np.concatenate([inputs for inputs, _ in batches]), np.concatenate([labels for _, labels in batches])
 
 
+def rows_of_strata(strata):
+    """The rows of each stratum in a piece."""
+    found, counts = np.unique(strata, return_counts=True)
+    return StrataRows(found.astype(np.uint32), counts.astype(np.uint32))
+
+
+def files_of(left, pieces, seed):
+    """The file of each row of pieces, whose strata are given."""
+    generator, files = np.random.default_rng(seed), []
+    for piece, strata in enumerate(pieces):
+        drawn = draw_piece(left, rows_of_strata(strata), generator)
+        files.append(draw_rows(strata, drawn, np.random.default_rng((seed, 3, piece))))
+    return np.concatenate([*files, np.empty(0, np.uint16)])
+
+
 @given(
     plan=st.lists(st.lists(st.integers(0, 30), min_size=3, max_size=3), min_size=1, max_size=4),
     cut=st.integers(1, 50),
@@ -42,24 +58,31 @@ def test_a_draw_fills_exactly_the_plan(plan, cut, seed):
     generator = np.random.default_rng(seed)
     strata = generator.permutation(np.repeat(np.arange(len(plan)), [sum(rows) for rows in plan]))
     left = np.array(plan)
-    parts = [draw_targets(left, strata[begin : begin + cut], generator) for begin in range(0, len(strata), cut)]
-    targets = np.concatenate([*parts, np.empty(0, int)])
-    counts = [[int(((strata == s) & (targets == t)).sum()) for t in range(3)] for s in range(len(plan))]
+    files = files_of(left, [strata[begin : begin + cut] for begin in range(0, len(strata), cut)], seed)
+    counts = [[int(((strata == s) & (files == t)).sum()) for t in range(3)] for s in range(len(plan))]
     assert (counts, left.any()) == (plan, False)
 
 
 def test_every_row_is_equally_likely_in_each_split():
     seen = np.zeros(20)
     for seed in range(2000):
-        left, generator = np.array([[15, 5]]), np.random.default_rng(seed)
-        seen += np.concatenate([draw_targets(left, np.zeros(n, np.int32), generator) for n in (1, 7, 12)])
+        seen += files_of(np.array([[15, 5]]), [np.zeros(n, np.int32) for n in (1, 7, 12)], seed)
     # Binomial with n = 2000 and p = 1/4: five standard deviations.
     assert np.abs(seen - 500).max() < 5 * np.sqrt(2000 * 0.25 * 0.75)
 
 
+def test_every_arrangement_is_equally_likely():
+    """Two strata of four and two rows in three pieces: 6 * 2 arrangements in two files."""
+    pieces = [np.array(strata) for strata in ([0, 1], [0, 0], [1, 0])]
+    seen = Counter(tuple(files_of(np.array([[2, 2], [1, 1]]), pieces, seed).tolist()) for seed in range(12_000))
+    assert len(seen) == 12
+    # Chi-squared of 11 degrees of freedom: 1 of 100,000 is above 44.
+    assert sum((count - 1000) ** 2 / 1000 for count in seen.values()) < 44
+
+
 def test_a_draw_refuses_more_rows_than_were_planned():
     with pytest.raises(ValueError, match="nsample > sum"):
-        draw_targets(np.array([[1, 1]]), np.zeros(3, np.int32), np.random.default_rng(0))
+        draw_piece(np.array([[1, 1]]), rows_of_strata(np.zeros(3, np.int32)), np.random.default_rng(0))
 
 
 @given(
@@ -72,21 +95,33 @@ def test_a_draw_of_few_bytes_is_that_of_a_table(train, shards, seed):
     plan = dealt(np.array(train), held_out, shards)
     table = np.array([plan[stratum] for stratum in range(len(plan))])
     strata = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(plan)), table.sum(axis=1)))
-    left, generators = RowsLeft(plan), [np.random.default_rng(seed) for _ in range(2)]
-    for part in np.array_split(strata, 5):
-        few, many = (draw_targets(rows, part, g) for rows, g in zip((left, table), generators, strict=True))
-        np.testing.assert_array_equal(few, many)
+    left = RowsLeft(plan)
+    few, many = (files_of(rows, np.array_split(strata, 5), seed) for rows in (left, table))
+    np.testing.assert_array_equal(few, many)
     assert not any(left[stratum].any() for stratum in range(len(plan)))
 
 
+@given(seed=st.integers(0, 5), rows=st.integers(1, 50))
+def test_the_files_of_rows_depend_on_their_keys_and_not_on_their_place_in_the_piece(seed, rows):
+    generator = np.random.default_rng(seed)
+    strata, keys, places = generator.integers(0, 3, rows), generator.random(rows), generator.permutation(rows)
+    drawn = draw_piece(np.full((3, 4), 30), rows_of_strata(strata), generator)
+    first = drawn_order(strata, keys, drawn, 4, (seed, 3, 0))
+    second = drawn_order(strata[places], keys[places], drawn, 4, (seed, 3, 0))
+    np.testing.assert_array_equal(first.order, places[second.order])
+    np.testing.assert_array_equal(first.rows, second.rows)
+
+
 def test_the_memory_of_a_draw_with_the_most_classes_and_shards():
-    """A table of 64-bit integers would take 269 MB."""
+    """A table of 64-bit integers would take 269 MB, and so would one of the files of a piece."""
     tracemalloc.start()
     try:
         plan = dealt(np.full(65_536, 1000), np.full((65_536, 2), 100), 512)
-        draw_targets(RowsLeft(plan), np.arange(1000), np.random.default_rng(0))
+        classes = StrataRows(np.arange(65_536, dtype=np.uint32), np.full(65_536, 3, np.uint32))
+        drawn = draw_piece(RowsLeft(plan), classes, np.random.default_rng(0))
         assert plan.rows_of_files().sum() == 65_536 * 1200
-        assert tracemalloc.get_traced_memory()[1] < 50_000_000
+        assert drawn.rows.sum() == 3 * 65_536
+        assert tracemalloc.get_traced_memory()[1] < 60_000_000
     finally:
         tracemalloc.stop()
 
@@ -145,15 +180,15 @@ def write_sorted(tmp_path):
             np.repeat([0, 1], [SORTED_ROWS // 4, 3 * SORTED_ROWS // 4]),
         )
         source = array_source("sorted", {"label": labels, "time": times}, options)
-        # Draws and pieces of a fiftieth of the rows, as in a source of some hundred megabytes.
+        # Pieces of a fiftieth of the rows, as in a source of some hundred megabytes.
         size = SORTED_ROWS // 50
         pieces = Pieces(tmp_path / "pieces", 8 * SORTED_ROWS, options.seed, 8 * size)
         found = scan(source, pieces)
         folders = {split: tmp_path / split for split in ("train", "validation", "test")}
         for folder in folders.values():
             folder.mkdir()
-        strata = plan_strata(pieces, found, source.split_by, options, frozenset())
-        manifests, _ = write_splits(pieces, found, strata, options, "sorted", folders, tmp_path, size)
+        strata, counts = plan_strata(pieces.files(), found, source.split_by, options, frozenset())
+        manifests, _ = write_splits(pieces.files(), found, strata, counts, options, "sorted", folders)
         return folders, manifests
 
     return write

@@ -135,3 +135,32 @@ def test_images_that_are_described_in_parts_have_the_same_profile(run, tmp_path,
     assert (in_parts.content, in_parts.shards) == (at_once.content, at_once.shards)
     for column, other in zip(in_parts.columns, at_once.columns, strict=True):
         np.testing.assert_allclose((column.mean, column.std), (other.mean, other.std), rtol=1e-12)
+
+
+@given(
+    numbers=st.lists(st.one_of(st.floats(-1e6, 1e6, width=32), st.just(float("nan"))), max_size=40),
+    cuts=st.lists(st.integers(0, 40), max_size=4),
+)
+def test_merged_statistics_are_those_of_all_numbers(numbers, cuts):
+    whole, merged = Moments(), Moments()
+    whole.add(np.array(numbers, np.float32))
+    for part in np.split(np.array(numbers, np.float32), sorted(cuts)):
+        moments = Moments()
+        moments.add(part)
+        merged.merge(moments)
+    for name in ("count", "missing", "low", "high"):
+        assert getattr(merged, name) == getattr(whole, name)
+    spread = float(whole.high[0] - whole.low[0]) if whole.count else 0
+    assert (merged.mean[0], merged.deviation[0]) == (
+        pytest.approx(whole.mean[0], rel=1e-12, abs=1e-12 * spread),
+        pytest.approx(whole.deviation[0], rel=1e-9, abs=1e-7 * spread),
+    )
+
+
+def test_merged_statistics_of_large_numbers_that_are_close_keep_their_digits():
+    merged = Moments(2)
+    for begin in range(0, 1000, 100):
+        moments = Moments(2)
+        moments.add(np.arange(begin, begin + 100)[:, None] % 2 + [[2.0**40, 1.0]])
+        merged.merge(moments)
+    assert (merged.mean.tolist(), merged.deviation.tolist()) == ([2**40 + 0.5, 1.5], [0.5, 0.5])

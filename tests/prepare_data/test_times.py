@@ -111,7 +111,7 @@ def test_a_fraction_of_less_than_one_row_is_named(file, run, validation, test):
 
 def test_the_latest_time_that_there_can_be_is_no_test_row_without_a_test():
     times = np.array([0, 1, 2**63 - 1, 2**63 - 1])
-    assert split_times(lambda: [times], 4, 0.5, 0.0, "t").of(times).tolist() == [1, 1, 2, 2]
+    assert split_times(lambda function: [function(times)], 0.5, 0.0, "t").of(times).tolist() == [1, 1, 2, 2]
 
 
 def test_close_nanoseconds_are_different_times(newest, tmp_path):

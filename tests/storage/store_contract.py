@@ -75,8 +75,35 @@ class StoreContract:
         store.delete(["deep/er/and/deeper", "deep/er/other"])
         assert store.children("deep") == ["2"]
 
+    def test_range_of_an_object(self, store):
+        data = bytes(range(256)) * 10_000
+        store.write("a b/ü", data)
+        counts = []
+        for offset, length in ((0, 1), (0, len(data)), (1_500_000, 1_060_000), (len(data) - 7, 7)):
+            counts.clear()
+            part = store.read_range("a b/ü", offset, length, on_bytes=counts.append)
+            assert (bytes(part.data), part.size, sum(counts)) == (data[offset : offset + length], len(data), length)
+        assert store.read_range("a b/ü", 5, 2, part.etag).etag == part.etag != ""
+
+    def test_range_after_the_end_is_an_error(self, store):
+        store.write("short", b"abcd")
+        for offset, length in ((2, 3), (4, 1), (0, 5)):
+            with pytest.raises(StorageError, match="short"):
+                store.read_range("short", offset, length)
+
+    def test_range_of_a_replaced_object_is_an_error(self, store):
+        store.write("shard", b"abcd")
+        first = store.read_range("shard", 0, 2)
+        store.write("shard", b"efgh")
+        with pytest.raises(ChecksumMismatch, match=r"shard.* was replaced while it was read"):
+            store.read_range("shard", 2, 2, first.etag)
+
     def test_missing_object_error_has_the_key(self, store, tmp_path):
-        for read in (store.read, lambda key: store.download(key, tmp_path / "file")):
+        for read in (
+            store.read,
+            lambda key: store.read_range(key, 0, 1),
+            lambda key: store.download(key, tmp_path / "file"),
+        ):
             with pytest.raises(KeyNotFound, match="no/such thing"):
                 read("no/such thing")
         with pytest.raises(KeyNotFound, match="no/such thing"):

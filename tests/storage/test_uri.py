@@ -2,6 +2,7 @@ import pytest
 
 from kfp_distributed.storage import Location, join_uri, parse_uri
 from kfp_distributed.storage.files import relative_path
+from kfp_distributed.storage.uri import uri_beside
 
 
 @pytest.mark.parametrize(
@@ -57,6 +58,19 @@ def test_parse_uri_error_contains_no_secret(uri, redacted):
 )
 def test_join_uri(uri, parts, joined):
     assert join_uri(uri, *parts) == joined
+
+
+@pytest.mark.parametrize(
+    ("uri", "beside"),
+    [
+        ("s3://bucket/run/model", "s3://bucket/run/a/b"),
+        ("s3://bucket/run/model/", "s3://bucket/run/a/b"),
+        ("s3://bucket/model?region=y/z", "s3://bucket/a/b?region=y/z"),
+        ("/runs/model", "/runs/a/b"),
+    ],
+)
+def test_uri_beside(uri, beside):
+    assert uri_beside(uri, "a", "b") == beside
 
 
 @pytest.mark.parametrize("key", ["a", "a/b", "..a/b..", "a b/ü", ".hidden"])

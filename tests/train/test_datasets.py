@@ -95,6 +95,31 @@ def test_the_step_refuses_a_built_in_trainer_for_a_dataset_without_a_label(tmp_p
     plan_job(replace(request, train_specification=train_specification(print_columns)))
 
 
+@pytest.mark.parametrize(
+    ("parameters", "validates", "message"),
+    [
+        ({"keep": "best"}, False, "keep is 'best' and metric is 'val_loss', but there are no validation rows; pass a"),
+        ({"patience": 2}, False, "patience is 2 and metric is 'val_loss', but there are no validation rows; pass a"),
+        ({"metric": "val_rmse"}, True, "metric is 'val_rmse', but the dataset has the task 'classification'; allowed"),
+    ],
+)
+def test_the_step_refuses_a_choice_of_the_epoch_that_the_datasets_cannot_have(tmp_path, parameters, validates, message):
+    for name, digest in (("train", "0" * 64), ("validation", VALIDATION)):
+        manifest = manifest_of(SIZE)
+        shards = tuple(replace(shard, sha256=digest) for shard in manifest.shards)
+        (tmp_path / name).mkdir()
+        (tmp_path / name / DATASET_MANIFEST).write_text(replace(manifest, shards=shards).to_json())
+    request = Request(str(tmp_path / "train"), str(tmp_path / "model"), {"trainer": "keras_classifier"}, ("run",))
+    request = replace(
+        request,
+        validation_uri=str(tmp_path / "validation") if validates else "",
+        distribution_specification={"number_of_workers": 1},
+    )
+    with pytest.raises(ValueError, match=f"^train_parameters of keras_classifier: {message}"):
+        plan_job(replace(request, train_parameters={"batch_size": 4, **parameters}))
+    plan_job(replace(request, train_parameters={"batch_size": 4, "keep": "best", "metric": "loss", "patience": 2}))
+
+
 def test_datasets_of_numbers_fit_whatever_their_scale():
     other = unlabelled(SIZE, label=replace(NUMBER, mean=6.0))
     validation = replace(other, shards=(replace(other.shards[0], sha256=VALIDATION),))

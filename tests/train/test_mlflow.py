@@ -104,7 +104,7 @@ class TrainStep:
         self.report = Artifact(str(folder / "report"), str(folder / "report"))
 
     def run(self, **parameters):
-        run_step(
+        self.outputs = run_step(
             train_dataset=Artifact(self.data, "s3://bucket/data"),
             validation_dataset=None,
             model=self.model,
@@ -180,6 +180,7 @@ def test_the_run_of_the_task_gets_each_epoch_while_the_training_runs(server, ste
     assert run.tags["kfp_distributed.model"] == step.model.path
     assert run.tags["kfp_distributed.report"] == step.report.uri
     assert step.model.metadata["mlflow_run_id"] == run_id
+    assert step.outputs == (step.model.uri, run_id)
     page = server.request("GET", f"mlflow-artifacts/artifacts/0/{run_id}/artifacts/report.html")
     assert page == Path(step.report.path).read_text()
     # The password is nowhere: not in the job's files, the report or the log.
@@ -310,10 +311,12 @@ def test_the_exported_version_is_linked_to_the_run_of_the_training(server, set_v
     (model / "model.onnx").write_bytes(b"graph")
     (model / MODEL_MANIFEST).write_text(ModelManifest("onnx", describe_folder(model)).to_json())
 
-    def export(**metadata):
+    def export(model_uri="", run_of_training="", **metadata):
         manifest = Artifact(str(tmp_path / "manifest"), str(tmp_path / "run-1" / "export-model" / "manifest"))
         return run_export_step(
-            model=Artifact(str(model), str(model), metadata),
+            model=None if model_uri else Artifact(str(model), str(model), metadata),
+            model_uri=model_uri,
+            mlflow_run_id=run_of_training,
             model_name="digits",
             bucket=str(tmp_path / "models"),
             manifest=manifest,
@@ -333,6 +336,8 @@ def test_the_exported_version_is_linked_to_the_run_of_the_training(server, set_v
     export()
     assert server.run(own_run).tags["kfp_distributed.exported_version"] == "2"
     assert "WARNING" not in capsys.readouterr().out
+    export(str(model), training_run)
+    assert server.run(training_run).tags["kfp_distributed.exported_version"] == "3"
     set_variables({"MLFLOW_TRACKING_URI": "http://127.0.0.1:1"})
-    assert export().version == 3
+    assert export().version == 4
     assert capsys.readouterr().out.count("WARNING") == 1

@@ -46,6 +46,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.requests.append((path, body, self.headers))
         status, answer = self.reply(path, body)
         self.send_response(status)
+        if 300 <= status < 400:
+            self.send_header("Location", answer.decode())
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
         self.wfile.write(answer)
@@ -58,7 +60,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def stub_server(reply):
-    """A server that answers with the status and the text that `reply` returns. Yields its address and the requests."""
+    """A server that answers with the status and the text that `reply` returns. Yields its address and the requests.
+
+    The text of a redirect is its target.
+    """
     handler = type("Handler", (_Handler,), {"requests": [], "reply": staticmethod(reply)})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as stub:
         threading.Thread(target=stub.serve_forever, daemon=True).start()
@@ -120,6 +125,23 @@ def test_a_wrong_answer_ends_the_tracking_with_one_warning(answer):
     assert len(requests) == 1
 
 
+def test_a_redirect_is_not_followed_and_ends_the_tracking_with_one_warning():
+    """It could lead the metrics to another host, or to a page for login that answers 200 to everything."""
+    messages = []
+    with (
+        stub_server(lambda path, body: (200, json.dumps(RUN).encode())) as (other, received),
+        stub_server(lambda path, body: (307, f"{other}/{path}".encode())) as (address, requests),
+    ):
+        variables = {"MLFLOW_TRACKING_URI": address, "MLFLOW_RUN_ID": "r", "MLFLOW_TRACKING_TOKEN": "secret"}
+        tracker = choose_tracker(variables, lambda level, text: messages.append(text))
+        tracker.start(make_job(["true"]))
+        wait_until(lambda: messages)
+        tracker.finish("FINISHED", {"worker-0": [{"epoch": 1, "loss": 1}]})
+    (text,) = messages
+    assert text.startswith(f"The MLflow run is not complete: {address} answers 307 ")
+    assert (len(requests), received) == (1, [])
+
+
 def test_an_answer_that_trickles_delays_a_step_by_a_bounded_time(monkeypatch, capsys):
     monkeypatch.setattr(mlflow_tracker, "END_SECONDS", 0.3)
     monkeypatch.setattr(mlflow_tags, "LINK_SECONDS", 0.3)
@@ -157,11 +179,12 @@ def test_nothing_is_logged_after_the_tracker_has_given_up(monkeypatch):
     assert messages == ["The MLflow run is not complete: no answer within 0.1 s"]
 
 
-def test_each_kind_of_refused_request_is_logged_once(tmp_path):
-    """For example the metrics of a run that was deleted."""
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_each_kind_of_refused_request_is_logged_once(tmp_path, status):
+    """For example the metrics of a run that was deleted, or a request that is too large for a proxy."""
 
     def reply(path, body):
-        return (400 if "metrics" in body else 200), json.dumps(RUN).encode()
+        return (status, b"<html>Refused</html>") if "metrics" in body else (200, json.dumps(RUN).encode())
 
     messages, job = [], make_job(["true"])
     job = replace(job, description=replace(job.description, metrics_uri=str(tmp_path)))

@@ -41,6 +41,21 @@ SUCCEEDED = (
 )
 
 
+@pytest.mark.parametrize(
+    ("model_epoch", "saved", "best"),
+    [
+        (None, [], "2 in epoch 2"),
+        (1, [("Saved model", "of epoch 1")], "2 in epoch 2"),
+        (2, [("Saved model", "of epoch 2")], "2 in epoch 2, the saved model"),
+        (3, [("Saved model", "of epoch 3, the last")], "2 in epoch 2"),
+    ],
+)
+def test_the_report_says_which_epoch_the_model_is_of_and_which_is_the_best(model_epoch, saved, best):
+    epochs = [{"epoch": epoch, "loss": 0.0, "val_loss": value} for epoch, value in ((1, 3.0), (2, 2.0), (3, 4.0))]
+    facts = job_page(status(*SUCCEEDED), {"worker-0": epochs}, model_epoch=model_epoch).facts
+    assert [fact for fact in facts if fact[0] in ("Saved model", "Best loss")] == [*saved, ("Best loss", best)]
+
+
 def test_content_of_a_report():
     assert job_page(status(*SUCCEEDED), RECORDED, {"kind": "TFJob"}, model_epoch=3) == JobPage(
         title="a-job",

@@ -43,7 +43,7 @@ def step(data, folder, **options):
         Artifact(str(folder / name), uris.get(name, str(folder / name)), {}, {}) for name in ("m", "metrics", "r")
     )
     options = {"train_specification": FIT} | options
-    run_step(
+    outputs = run_step(
         train_dataset=Artifact(data, "s3://b/data", {}, {}),
         validation_dataset=None,
         model=model,
@@ -52,6 +52,7 @@ def step(data, folder, **options):
         runner="local",
         **options,
     )
+    assert outputs == (f"{TASK_FOLDER}/m", "")
     return model, metrics, Path(report.path).read_text()
 
 

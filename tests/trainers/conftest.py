@@ -20,6 +20,7 @@ from kfp_distributed.processes import ProcessGroup
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard
 from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.files import sha256_of
+from kfp_distributed.storage.shard_reader import WHOLE_BYTES
 from kfp_distributed.trainers.runtime.job_description import JobDescription
 
 
@@ -29,6 +30,17 @@ def library_archive(tmp_path_factory):
     archive = tmp_path_factory.mktemp("library") / ARCHIVE_KEY
     archive.write_bytes(make_archive(read_library(REPLICA_PACKAGES)))
     return archive
+
+
+@pytest.fixture(scope="session")
+def shards_in_groups(tmp_path_factory, write_dataset):
+    """A dataset of two shards, which are too large to be read with one request and kept for the next epoch."""
+    rows, folder = 20_000, tmp_path_factory.mktemp("data") / "train"
+    values = np.random.default_rng(0).random(rows * 64, np.float32)
+    columns, arrays = [Column("series", "tensor", "float32", (64,))], [pa.FixedSizeListArray.from_arrays(values, 64)]
+    manifest = write_dataset(folder, columns, arrays, np.arange(rows) % 2, ["a", "b"], [rows // 2] * 2)
+    assert min(shard.size for shard in manifest.shards) > WHOLE_BYTES
+    return folder
 
 
 @pytest.fixture(scope="session")

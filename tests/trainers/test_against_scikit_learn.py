@@ -14,13 +14,12 @@ from sklearn.metrics import r2_score
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.preprocessing import StandardScaler
 
-from kfp_distributed.components.evaluate.model_function import load_model_function
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.prepare import prepare
 from kfp_distributed.components.train.run.launch import launch
 from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
-from kfp_distributed.storage.dataset import Column, Label, input_shape, read_batches
+from kfp_distributed.storage.dataset import Column, Label, read_batches
 
 pytestmark = pytest.mark.takes(200)
 
@@ -43,7 +42,6 @@ class Table(NamedTuple):
 
     folder: str
     test: tuple[np.ndarray, np.ndarray]
-    shape: tuple[int, ...]
     training: Training
     score: float
 
@@ -80,13 +78,16 @@ def tables(tmp_path_factory):
             source = folder / "table.npz"
             np.savez(source, x=inputs[order], label=labels[order])
             splits = ("train", "validation", "test")
-            datasets = {split: SimpleNamespace(path=str(folder / split), metadata={}) for split in splits}
+            datasets = {
+                split: SimpleNamespace(path=str(folder / split), uri=str(folder / split), metadata={})
+                for split in splits
+            }
             # With this seed, networks of other initial weights agree about nearly all test rows of `wine`.
             options = Options(validation_fraction=0.0, test_fraction=test_fraction, shards=3, seed=4)
             manifests = prepare(str(source), options, datasets, str(folder / "overview.html"))
             train, test = (rows_of(folder / split, manifests[split]) for split in ("train", "test"))
             score = scikit_learn_score(MLPClassifier, *train, *test, training)
-            prepared[name] = Table(str(folder), test, input_shape(manifests["test"]), training, score)
+            prepared[name] = Table(str(folder), test, training, score)
         return prepared[name]
 
     return table
@@ -131,7 +132,7 @@ CASES = [
 def test_a_trainer_is_as_accurate_as_scikit_learn(tables, tmp_path, trainer, name, workers):
     table = tables(name)
     train(table, tmp_path, trainer, workers)
-    answers = load_model_function(tmp_path / "model", table.shape, "probabilities")(table.test[0])
+    answers = answers_of(tmp_path / "model", "probabilities")(table.test[0])
     accuracy = (answers.argmax(axis=1) == table.test[1]).mean()
     assert accuracy == pytest.approx(table.score, abs=POINTS)
 
@@ -182,7 +183,7 @@ def numbers(tmp_path_factory, write_dataset):
             # Its targets are scaled, as a user of scikit-learn does with TransformedTargetRegressor.
             scaled = [(values - label.mean) / label.std for values in (labels[train], labels[test])]
             score = scikit_learn_score(MLPRegressor, inputs[train], scaled[0], inputs[test], scaled[1], training)
-            prepared[name] = Table(str(folder), of_test, (len(columns),), training, score)
+            prepared[name] = Table(str(folder), of_test, training, score)
         return prepared[name]
 
     return table

@@ -1,10 +1,16 @@
 import json
+import os
+from dataclasses import replace
 
 import pytest
+from faulty_proxy import Fault, faulty_proxy
 
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.folder import FolderStore
+from kfp_distributed.storage.uri import parse_endpoint
+from kfp_distributed.trainers.runtime import checkpoints
 from kfp_distributed.trainers.runtime.checkpoints import (
+    BegunCheckpoints,
     NoUsableCheckpoint,
     complete_checkpoints,
     reject_checkpoint,
@@ -128,59 +134,38 @@ def test_an_incomplete_upload_is_ignored_and_deleted_by_the_next_one(store, save
     assert {entry.key[:8] for entry in store.list()} == {"00000003", "00000004", "00000005"}
 
 
-@pytest.mark.parametrize("in_use", [False, True])
-def test_a_folder_that_changes_during_the_upload_does_not_become_a_checkpoint(store, save, tmp_path, in_use):
+def test_a_sharded_checkpoint_that_is_being_stored_keeps_its_number_and_its_files(store, save, monkeypatch):
+    begun = BegunCheckpoints()
+    monkeypatch.setattr(checkpoints, "begun", begun)
+    save("one")
+    sharded = begun.begin_sharded(1)
+    store.write(f"{sharded}/unique/rank-0", b"1")
+    assert save("two") == ["00000003", "00000001"]
+    later = begun.begin_sharded(1)
+    assert later == "00000004"
+    assert store.read(f"{sharded}/unique/rank-0") == b"1"
+    begun.unfinished -= {sharded, later}
+    assert save("three") == ["00000004", "00000003", "00000001"]
+    assert not store.exists(f"{sharded}/unique/rank-0")
+
+
+def test_a_folder_that_changes_during_the_upload_does_not_become_a_checkpoint(store, save, tmp_path):
     def check():
         raise OSError("local changed during the upload")
 
     save("one")
     with pytest.raises(OSError, match="changed during the upload"):
-        save_checkpoint(store, tmp_path / "local", check, in_use)
+        save_checkpoint(store, tmp_path / "local", check)
     assert restore(store, tmp_path) == ("00000001", {"part/weights": "one"})
-    assert not (tmp_path / "local-copy").exists()
 
 
-@pytest.fixture
-def slow_upload(store, save, tmp_path, monkeypatch):
-    """Let the program write to the folder "local" during the upload."""
+def test_a_broken_link_is_left_out(store, save, tmp_path, capsys):
     save("one")
-    upload = store.upload_folder
-
-    def upload_slowly(folder, *arguments, **options):
-        (tmp_path / "local" / "part" / "weights").write_text("half of three")
-        return upload(folder, *arguments, **options)
-
-    monkeypatch.setattr(store, "upload_folder", upload_slowly)
-
-
-def test_a_folder_at_rest_is_stored_as_it_was_when_the_upload_began(store, slow_upload, tmp_path, capsys):
-    """The program may write the next checkpoint during the upload."""
-    local, left_over = tmp_path / "local", tmp_path / "local-copy"
-    (local / "part" / "weights").write_text("two")
-    (local / "lost").symlink_to("pruned")
-    (local / "newest").symlink_to("part")
-    left_over.mkdir()
-    (left_over / "of a process that was killed").touch()
-    save_checkpoint(store, local, in_use=True)
-    assert restore(store, tmp_path) == ("00000002", {"part/weights": "two", "newest/weights": "two"})
-    assert "lost is a link to pruned, which does not exist" in capsys.readouterr().out
-    assert not left_over.exists()
-
-
-def test_flush_does_not_copy_the_folder(store, slow_upload, tmp_path):
+    (tmp_path / "local" / "lost").symlink_to("pruned")
+    (tmp_path / "local" / "newest").symlink_to("part")
     save_checkpoint(store, tmp_path / "local")
-    assert restore(store, tmp_path) == ("00000002", {"part/weights": "half of three"})
-
-
-def test_the_copy_is_deleted_if_the_store_is_away(store, save, tmp_path, monkeypatch):
-    def upload_folder(*arguments, **options):
-        raise ConnectionError("nobody answers")
-
-    save("one")
-    monkeypatch.setattr(store, "upload_folder", upload_folder)
-    with pytest.raises(ConnectionError):
-        save_checkpoint(store, tmp_path / "local", in_use=True)
-    assert {path.name for path in tmp_path.iterdir()} == {"local", "store"}
+    assert restore(store, tmp_path) == ("00000002", {"part/weights": "one", "newest/weights": "one"})
+    assert "lost is a link to pruned, which does not exist" in capsys.readouterr().out
 
 
 def overwrite(store):
@@ -276,3 +261,66 @@ def test_a_checkpoint_that_is_deleted_while_it_is_downloaded_is_replaced_by_a_ne
 
     store.download_folder = download_slowly
     assert restore(store, tmp_path) == ("00000004", {"part/weights": "four"})
+
+
+@pytest.fixture
+def observed(object_store, tmp_path):
+    """A store of checkpoints behind a proxy that records the requests."""
+    with faulty_proxy(object_store.endpoint) as proxy:
+        host, secure = parse_endpoint(proxy.url)
+        credentials = replace(object_store.credentials(), endpoint=host, secure=secure)
+        yield open_store("s3://bucket/checkpoints", credentials), proxy
+
+
+def test_only_the_changed_files_of_a_checkpoint_are_sent(observed, tmp_path, monkeypatch):
+    store, proxy = observed
+    monkeypatch.setattr(checkpoints, "SERVER_COPY_BYTES", 1)
+    folder, sent = tmp_path / "local", []
+    folder.mkdir()
+    for number in range(3):
+        for name, text in (("frozen", "same"), ("moved" * (number + 1), "as it was"), ("trained", f"epoch{number}")):
+            (folder / name).write_text(text)
+        save_checkpoint(store, folder, on_bytes=sent.append)
+        if number < 2:
+            (folder / ("moved" * (number + 1))).unlink()
+    assert sum(sent) == len("same" + "as it was" + "epoch0" + "epoch1" + "epoch2")
+    assert restore(store, tmp_path) == ("00000003", {"frozen": "same", "moved" * 3: "as it was", "trained": "epoch2"})
+    assert len([line for line in proxy.requests if line == "PUT /bucket/checkpoints/00000003/frozen"]) == 1, "the copy"
+
+
+def test_a_file_that_was_replaced_in_the_store_is_sent_again(observed, tmp_path, monkeypatch):
+    """Otherwise the damage would be copied to all three checkpoints."""
+    store, _ = observed
+    monkeypatch.setattr(checkpoints, "SERVER_COPY_BYTES", 1)
+    folder = tmp_path / "local"
+    folder.mkdir()
+    (folder / "frozen").write_text("same")
+    (folder / "trained").write_text("1")
+    save_checkpoint(store, folder)
+    # The times of objects have a precision of one second.
+    manifest = tmp_path / "objects" / "bucket" / "checkpoints" / "00000001.json"
+    os.utime(manifest, (manifest.stat().st_mtime - 60,) * 2)
+    store.write("00000001/frozen", b"sane")
+    (folder / "trained").write_text("2")
+    save_checkpoint(store, folder)
+    assert restore(store, tmp_path) == ("00000002", {"frozen": "same", "trained": "2"})
+
+
+@pytest.mark.parametrize(("text", "copied"), [("newer", "00000002"), ("same", "00000001")])
+def test_a_file_that_the_server_does_not_copy_in_time_is_sent(object_store, tmp_path, monkeypatch, text, copied):
+    """A server sends nothing while it copies. The same checkpoint is copied to the one that has it already."""
+    monkeypatch.setattr(checkpoints, "SERVER_COPY_BYTES", 1)
+    folder = tmp_path / "local"
+    folder.mkdir()
+    with faulty_proxy(object_store.endpoint) as proxy:
+        host, secure = parse_endpoint(proxy.url)
+        credentials = replace(object_store.credentials(), endpoint=host, secure=secure)
+        store = open_store(f"s3://bucket/{text}", credentials, retry_seconds=0)
+        for trained in ("same", text):
+            (folder / "frozen").write_text("frozen")
+            (folder / "trained").write_text(trained)
+            save_checkpoint(store, folder)
+            proxy.faults = [Fault(f"PUT /bucket/{text}/{copied}/frozen", status=503)]
+        assert proxy.faults[0].times == 1, "it was set after the second checkpoint"
+        assert proxy.requests.count(f"PUT /bucket/{text}/{copied}/frozen") == 2 + (text == "same")
+        assert restore(store, tmp_path) == (copied, {"frozen": "frozen", "trained": text})

@@ -62,7 +62,7 @@ class Trained:
 def prepare(source, folder):
     """Prepare a source, and return the folder with its splits."""
     names = ("train_dataset", "validation_dataset", "test_dataset", "overview")
-    outputs = {name: SimpleNamespace(path=str(folder / name), metadata={}) for name in names}
+    outputs = {name: SimpleNamespace(path=str(folder / name), uri=str(folder / name), metadata={}) for name in names}
     prepare_data.python_func(**outputs, source=str(source))
     return folder
 

@@ -2,10 +2,12 @@
 
 import json
 import re
+import shutil
 import signal
 from dataclasses import replace
 
 import pytest
+from resumed_epochs import assert_resumed
 from saved_models import score
 from step_lines import into
 
@@ -13,6 +15,7 @@ from kfp_distributed.components.train.run.launch import launch
 from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.storage import open_store
+from kfp_distributed.storage.dataset import DATASET_MANIFEST
 from kfp_distributed.storage.model import verify_model
 from kfp_distributed.trainers.runtime.checkpoints import KEPT, complete_checkpoints
 from kfp_distributed.trainers.runtime.job_description import PEAK_MEMORY
@@ -44,7 +47,7 @@ def test_multi_worker_mirrored_resumes_after_a_kill_and_saves_one_model(make_rep
     assert [replicas.wait(name) for name in replicas.names()] == [0, 0, 0], replicas.text("worker-0")
 
     assert 2 <= last < EPOCHS
-    assert replicas.epochs("worker-0") == list(range(1, EPOCHS + 1)), "resumed at the next epoch, not at 1"
+    assert_resumed(replicas.epochs("worker-0"), EPOCHS)
     for name in ("worker-1", "worker-2"):
         assert replicas.epochs(name)[-(EPOCHS - last) :] == list(range(last + 1, EPOCHS + 1))
 
@@ -79,7 +82,7 @@ def test_parameter_servers_with_an_evaluator_resume_and_continue_without_a_worke
     replicas.start("worker-1")  # The others have gone on meanwhile; now or later it takes part again.
     assert [replicas.wait("chief-0"), replicas.wait("evaluator-0")] == [0, 0], replicas.text("chief-0")
 
-    assert replicas.epochs("chief-0") == list(range(1, EPOCHS + 1)), "resumed at the next epoch, not at 1"
+    assert_resumed(replicas.epochs("chief-0"), EPOCHS)
     credentials = object_store.credentials()
     metrics = open_store(replicas.job.metrics_uri, credentials)
     training, evaluator = (json.loads(metrics.read(f"{name}.json")) for name in ("training", "evaluator"))
@@ -93,6 +96,11 @@ def test_parameter_servers_with_an_evaluator_resume_and_continue_without_a_worke
     verify_model(model)
     assert score(model, tmp_path, digits)[1] >= 0.95
 
+    for name in ("worker-0", "worker-1"):
+        assert "streaming rows from" in replicas.text(name)
+        files = [file.name for file in (replicas.folder / name).rglob("*") if file.is_file()]
+        assert [file for file in files if file not in (DATASET_MANIFEST, "part.json", PEAK_MEMORY)] == [], "no rows"
+
     # They run inside TensorFlow's C++ code for ever, and still end at once on SIGTERM.
     servers = ["ps-0", "ps-1"]
     for name in servers:
@@ -100,6 +108,18 @@ def test_parameter_servers_with_an_evaluator_resume_and_continue_without_a_worke
     assert [replicas.wait(name, 10) for name in servers] == [128 + signal.SIGTERM] * 2
     # Only the chief writes checkpoints: on a cluster, files of the servers would stay in their pods.
     assert [file.name for name in servers for file in (replicas.folder / name).rglob("*")] == [PEAK_MEMORY] * 2
+
+
+def test_a_damaged_shard_ends_a_worker_of_parameter_servers(make_replicas, digits, tmp_path):
+    """With the code of a permanent failure, as in other trainers, and an error that names the shard."""
+    damaged = replace(digits, folder=tmp_path / "damaged")
+    shutil.copytree(digits.folder, damaged.folder)
+    for shard in (damaged.folder / "train").glob("*.parquet"):
+        shard.write_bytes(shard.read_bytes().replace(b"PAR1", b"PAR2"))
+    replicas = make_replicas(PROGRAM, PARAMETERS, {"chief": 1, "ps": 1, "worker": 1}, damaged)
+    replicas.start_all()
+    assert replicas.wait("worker-0") == 1, replicas.text("worker-0")
+    assert re.search(r"ChecksumMismatch: .*part-0000\d\.parquet", replicas.text("worker-0"))
 
 
 # What somebody brings who has never heard of us: it knows TensorFlow's variable and its own command line.

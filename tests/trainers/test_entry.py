@@ -13,7 +13,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import psutil
 import pytest
 
@@ -23,10 +22,7 @@ from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest, verify_model
 from kfp_distributed.storage.provenance import training_data
 from kfp_distributed.trainers import train_specification
-from kfp_distributed.trainers.program import FOLDERS
 from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints, save_checkpoint
-from kfp_distributed.trainers.runtime.entry import fetch_data
-from kfp_distributed.trainers.runtime.feed import RECORDS
 from kfp_distributed.trainers.runtime.job_description import (
     CHECKPOINT_REJECTED,
     PEER_LOST,
@@ -405,6 +401,29 @@ def test_a_program_that_fails_right_after_a_restore_gets_the_checkpoint_before(m
     assert complete_checkpoints(checkpoints)[0] == "00000005"
 
 
+def fail_after_the_next_epoch(model_dir, checkpoint_dir, metrics_dir):
+    from pathlib import Path
+
+    from kfp_distributed.trainers.sync import record_epoch
+
+    state = Path(checkpoint_dir, "state")
+    number = int(state.read_text()) if state.exists() else 0
+    print(f"begins after {number}", flush=True)
+    state.write_text(str(number + 1))
+    record_epoch(Path(metrics_dir, "training.json"), "worker-0", number + 1, 4, {})
+    raise KeyError("a bug")
+
+
+def test_a_checkpoint_that_waits_for_its_upload_proves_that_the_restored_one_was_good(make_replicas, digits):
+    replicas = make_replicas(train_specification(fail_after_the_next_epoch), {}, {"worker": 1}, digits)
+    codes = []
+    for _ in range(3):
+        replicas.start_all()
+        codes.append(replicas.wait("worker-0"))
+    assert (codes, re.findall(r"begins after (\d)", replicas.text("worker-0"))) == ([1, 1, 1], ["0", "1", "2"])
+    assert complete_checkpoints(open_store(replicas.job.checkpoint_uri)) == ["00000003", "00000002", "00000001"]
+
+
 @pytest.mark.parametrize("command", [False, True])
 def test_a_program_that_can_load_no_checkpoint_fails_with_their_names(make_replicas, digits, command):
     program = train_specification(load_or_fail)
@@ -443,14 +462,6 @@ def test_a_function_that_raises_has_its_complete_checkpoint_stored(make_replicas
     store = open_store(replicas.job.checkpoint_uri)
     assert [entry.key for entry in store.list()] == ["00000001.json", "00000001/state"]
     assert json.loads(store.read("00000001.json"))["guessed"] is False
-
-
-def test_a_worker_without_rows_has_records_for_its_server(make_replicas, digits, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    job = make_replicas({}, {}, {"worker": 1, "ps": 1}, digits).job
-    folders = {name: tmp_path / name for name in FOLDERS}
-    fetch_data(job, True, (0, 5000), folders)
-    assert np.fromfile(RECORDS, "<f4").tolist() == [0.0] * 66, "one, of weight 0"
 
 
 def leave_links(model_dir, checkpoint_dir, target: str):

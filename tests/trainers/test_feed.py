@@ -12,17 +12,13 @@ from sklearn.utils.class_weight import compute_class_weight
 from kfp_distributed.storage.dataset import Column, DatasetManifest, Label, parts_of_rank
 from kfp_distributed.storage.files import sha256_of
 from kfp_distributed.trainers.runtime.feed import (
-    RECORDS,
     Epoch,
     describe_batch,
     fills,
     keep_rows,
-    map_records,
     plan_epoch,
-    read_records,
     scaling,
     steps_of_epoch,
-    write_records,
 )
 from kfp_distributed.trainers.runtime.target import weights_of_classes
 
@@ -95,25 +91,6 @@ def dataset(tmp_path, write_dataset):
     return folder, write_dataset(folder, columns, arrays, labels, ["even", "odd"], [4, 1, 6])
 
 
-def test_records_have_each_row_of_a_rank_once_and_fillers_of_weight_zero(dataset, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    folder, manifest = dataset
-    seen, plan = [], plan_epoch(manifest.rows, 6, ranks=3)
-    assert plan == Epoch(2, 2, 4)
-    for rank, own in enumerate((3, 4, 4)):
-        write_records(folder, manifest, parts_of_rank(manifest, rank, 3), plan.records)
-        records = np.fromfile(RECORDS, "<f4").reshape(-1, 4)
-        assert records[:, 3].tolist() == [1.0] * own + [0.0] * (4 - own)
-        assert not records[own:].any()
-        seen.append(records[:own])
-    rows = np.concatenate(seen)
-    assert np.isnan(rows[:, 0]).sum() == 1, "a missing number stays missing for the model"
-    rows = rows[np.argsort(np.nan_to_num(rows[:, 0]))]
-    assert rows[1:, 0].tolist() == list(range(1, 11))
-    assert rows[:, 1].tolist() == [row % 3 for row in range(11)]
-    assert rows[:, 2].tolist() == [row % 2 for row in range(11)]
-
-
 def test_each_element_has_its_own_scaling_and_a_category_none(dataset):
     columns = (
         Column("number", "number", "float32", mean=1.5, std=2.0),
@@ -155,28 +132,13 @@ def unclassified(tmp_path, write_dataset):
     return write
 
 
-def test_a_record_has_the_number_to_predict_scaled_in_double_precision(unclassified, tmp_path, monkeypatch):
-    """A float32 number of 1e9 would be rounded to a multiple of 64."""
-    monkeypatch.chdir(tmp_path)
-    folder, manifest = unclassified(NUMBER)
-    manifest = replace(manifest, columns=manifest.columns[:1])
-    write_records(folder, manifest, parts_of_rank(manifest, 0, 1), 8)
-    records = map_records(manifest)
-    assert records[:, 1].tolist() == [*(row / 2 for row in range(7)), 0.0]
-    assert records[:, 2].tolist() == [1.0] * 7 + [0.0]
-
-
-def test_balanced_weights_are_those_of_scikit_learn(dataset, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    folder, manifest = dataset
+def test_balanced_weights_are_those_of_scikit_learn(dataset):
+    manifest = dataset[1]
     # A class without rows.
     label = replace(manifest.label, classes=("even", "absent", "odd"))
     balanced = weights_of_classes(replace(manifest, label=label, class_counts=(6, 0, 5)), "balanced")
     expected = compute_class_weight("balanced", classes=np.array([0, 1]), y=np.array([0] * 6 + [1] * 5))
     assert balanced.tolist() == [expected[0], 0, expected[1]]
-    write_records(folder, manifest, parts_of_rank(manifest, 1, 3), 5, "balanced")
-    records = map_records(manifest)
-    np.testing.assert_array_equal(records[:, 3], [*expected.astype(np.float32)[records[:4, 2].astype(int)], 0])
 
 
 def test_numbers_cannot_be_balanced(unclassified):
@@ -220,40 +182,8 @@ def test_a_folder_is_cut_to_the_rows_of_a_rank(dataset, rank, expected):
     assert sum(shard.size for shard in own.shards) == sum((folder / shard.path).stat().st_size for shard in own.shards)
 
 
-def test_a_rank_without_rows_has_a_record_of_weight_zero(dataset, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    folder, manifest = dataset
-    write_records(folder, manifest, parts_of_rank(manifest, 0, 50))
-    assert map_records(manifest).tolist() == [[0.0] * 4]
-    write_records(folder, manifest, parts_of_rank(manifest, 4, 50))
-    assert map_records(manifest)[:, 3].tolist() == [1.0], "a rank with one row has one record"
-
-
 def test_a_rank_without_rows_has_an_empty_dataset(dataset):
     folder, manifest = dataset
     keep_rows(folder, manifest, parts_of_rank(manifest, 0, 50))
     own = DatasetManifest.from_json((folder / "dataset.json").read_text())
     assert (own.shards, own.class_counts, own.rows) == ((), (0, 0), 0)
-
-
-def test_the_order_of_the_rows_depends_on_the_seed_and_the_epoch_alone(dataset, tmp_path, monkeypatch):
-    import tensorflow as tf
-
-    monkeypatch.chdir(tmp_path)
-    folder, manifest = dataset
-    write_records(folder, manifest, parts_of_rank(manifest, 0, 1), 12)
-
-    def orders(seed, epoch, skipped, steps):
-        batches = read_records(manifest, 3, seed, epoch, skipped).take(steps).as_numpy_iterator()
-        rows = np.concatenate([np.column_stack([inputs[:, :1], weights]) for inputs, _, weights in batches])
-        return np.nan_to_num(rows, nan=0.5).tolist()
-
-    tf.random.set_seed(0)
-    whole = orders(0, 0, 0, 12)
-    epochs = [whole[start : start + 12] for start in (0, 12, 24)]
-    assert [sorted(epoch) for epoch in epochs] == [sorted([[0, 0], [0.5, 1], *[[row, 1] for row in range(1, 11)]])] * 3
-    assert len({str(epoch) for epoch in epochs}) == 3
-    tf.random.set_seed(7)
-    assert orders(0, 1, 0, 8) == whole[12:]
-    assert orders(0, 1, 6, 6) == whole[18:]
-    assert orders(1, 0, 0, 4) not in epochs

@@ -30,7 +30,7 @@ def content(folder):
 
 def test_a_folder_is_sent_when_it_has_changed(folder):
     sent = []
-    keep(folder, lambda _: sent.append(content(folder)))
+    keep(folder, lambda *_: sent.append(content(folder)))
     flush()
     assert sent == [], "the initial content counts as sent"
     (folder / "a").write_text("1")
@@ -44,7 +44,7 @@ def test_a_folder_is_sent_when_it_has_changed(folder):
 
 def test_a_file_that_is_deleted_during_a_look_is_ignored(folder, monkeypatch, capsys):
     sent, listed = [], type(folder).rglob
-    keep(folder, lambda _: sent.append(content(folder)))
+    keep(folder, lambda *_: sent.append(content(folder)))
     (folder / "a").write_text("1")
     monkeypatch.setattr(type(folder), "rglob", lambda *of: [*listed(*of), folder / "deleted"])
     flush()
@@ -55,7 +55,7 @@ def test_a_file_that_is_deleted_during_a_look_is_ignored(folder, monkeypatch, ca
 def test_a_folder_is_sent_once_it_has_not_changed_for_some_time(folder, monkeypatch):
     monkeypatch.setattr(folder_uploads, "LOOK_SECONDS", 0)
     sent = []
-    keep(folder, lambda _: sent.append(content(folder)))
+    keep(folder, lambda *_: sent.append(content(folder)))
     for text in ("1", "12", "123"):
         (folder / "a").write_text(text)
         flush(at_rest=True)
@@ -68,7 +68,7 @@ def test_a_folder_is_sent_once_it_has_not_changed_for_some_time(folder, monkeypa
 def test_two_checks_in_a_row_do_not_make_a_folder_stable(folder, monkeypatch):
     sent, now = [], time.monotonic()
     monkeypatch.setattr(folder_uploads.time, "monotonic", lambda: now)
-    keep(folder, lambda _: sent.append(content(folder)))
+    keep(folder, lambda *_: sent.append(content(folder)))
     (folder / "a").write_text("half")
     flush(at_rest=True)
     flush(at_rest=True)
@@ -80,7 +80,7 @@ def test_two_checks_in_a_row_do_not_make_a_folder_stable(folder, monkeypatch):
 
 def test_a_folder_that_always_changes_is_logged_once(folder, capsys):
     sent = []
-    keep(folder, lambda _: sent.append(content(folder)))
+    keep(folder, lambda *_: sent.append(content(folder)))
     for number in range(40):
         (folder / "a").write_text("1" * number)
         flush(at_rest=True)
@@ -91,7 +91,7 @@ def test_a_folder_that_always_changes_is_logged_once(folder, capsys):
 
 def test_a_growing_folder_is_sent_while_it_grows(folder):
     sent = []
-    keep(folder, lambda _: sent.append(content(folder)), grows=True)
+    keep(folder, lambda *_: sent.append(content(folder)), grows=True)
     for text in ("1", "12"):
         (folder / "a").write_text(text)
         flush(at_rest=True)
@@ -101,7 +101,7 @@ def test_a_growing_folder_is_sent_while_it_grows(folder):
 
 def test_only_the_changed_files_of_a_growing_folder_are_sent(folder):
     sent = []
-    keep(folder, lambda state: sent.append({file.name for file in state.changed}), grows=True)
+    keep(folder, lambda _, changed: sent.append({file.name for file in changed}), grows=True)
     (folder / "large").write_text("x" * 1000)
     for number in range(10):
         (folder / "small").write_text("x" * (number + 1))
@@ -109,30 +109,11 @@ def test_only_the_changed_files_of_a_growing_folder_are_sent(folder):
     assert sent == [{"large", "small"}, *[{"small"}] * 9]
 
 
-@pytest.mark.parametrize("at_rest", [False, True])
-def test_a_change_during_the_upload_is_logged_and_sent_next(folder, monkeypatch, capsys, at_rest):
-    monkeypatch.setattr(folder_uploads, "LOOK_SECONDS", 0)
-    sent = []
-
-    def send(state):
-        if not sent:
-            (folder / "a").write_text("changed")
-        sent.append((content(folder)["a"], state.in_use))
-        state.check()
-
-    keep(folder, send)
-    (folder / "a").write_text("1")
-    for _ in range(5):
-        flush(at_rest=at_rest)
-    assert sent == [("changed", at_rest)] * 2
-    assert capsys.readouterr().out == "not stored: folder changed during the upload\n"
-
-
 def test_a_failed_upload_is_repeated(folder, capsys):
     away = StoreAway("http://store", "bucket", "key", "connection refused")
     sent, errors = [], [away, StorageError("", "", "key", "No space left on device"), FileNotFoundError("a")]
 
-    def send(_):
+    def send(*_):
         if errors:
             raise errors.pop(0)
         sent.append(content(folder))
@@ -148,7 +129,7 @@ def test_a_failed_upload_is_repeated(folder, capsys):
 
 def test_folders_are_sent_in_the_background(folder):
     sent = threading.Event()
-    keep(folder, lambda _: sent.set())
+    keep(folder, lambda *_: sent.set())
     threading.Thread(target=folder_uploads.flush_at_rest, daemon=True).start()
     (folder / "a").write_text("1")
     assert sent.wait(60)
@@ -163,7 +144,7 @@ def checkpoints(folder, monkeypatch):
     def is_complete(files, changed):
         return is_marked(files, changed, renamed) and not is_written(folder)
 
-    keep(folder, lambda state: sent.append((content(folder), state.guessed)), is_complete=is_complete)
+    keep(folder, lambda snapshot, _: sent.append((content(snapshot.folder), snapshot.guessed)), is_complete=is_complete)
     return sent
 
 
@@ -311,10 +292,10 @@ def test_a_program_that_commits_may_rename_several_files(folder, checkpoints):
 def test_a_committed_checkpoint_that_could_not_be_sent_is_sent_later(folder):
     sent, errors = [], [StoreAway("http://store", "bucket", "key", "connection refused")]
 
-    def send(state):
+    def send(snapshot, _):
         if errors:
             raise errors.pop()
-        sent.append((content(folder), state.guessed))
+        sent.append((content(snapshot.folder), snapshot.guessed))
 
     keep(folder, send, is_complete=lambda files, changed: False)
     (folder / "a").write_text("1")

@@ -29,8 +29,8 @@ NOTING = """
 import os
 if "KFP_DISTRIBUTED_JOB" in os.environ:
     import numpy as np
-    from kfp_distributed.trainers.runtime import feed
-    read_records = feed.read_records
+    from kfp_distributed.trainers.runtime import row_dataset
+    dataset_of_rows = row_dataset.dataset_of_rows
 
     def note(*record):
         rank = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["HOROVOD_RANK"]
@@ -43,7 +43,7 @@ if "KFP_DISTRIBUTED_JOB" in os.environ:
         with tf.control_dependencies([tf.numpy_function(note, record, tf.int64)]):
             return tuple(map(tf.identity, record))
 
-    feed.read_records = lambda *arguments: read_records(*arguments).map(noted)
+    row_dataset.dataset_of_rows = lambda *arguments: dataset_of_rows(*arguments).map(noted)
 """
 
 

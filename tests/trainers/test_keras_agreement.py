@@ -17,6 +17,7 @@ from kfp_distributed.components.train.run.runners.local.runner import LocalRunne
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.cluster import processors
+from kfp_distributed.trainers.runtime.feed import plan_epoch
 from kfp_distributed.trainers.runtime.tensorflow_settings import tensorflow_environment
 
 pytestmark = pytest.mark.takes(35)
@@ -42,7 +43,7 @@ folders, trainings, devices = map(json.loads, sys.argv[1:])
 if devices > 1:
     one = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(one, [tf.config.LogicalDeviceConfiguration()] * devices)
-read_records, fit, strategies = trainer.read_records, trainer.tf_keras.Model.fit, []
+dataset_of_rows, fit, strategies = trainer.dataset_of_rows, trainer.tf_keras.Model.fit, []
 strategy = trainer._strategy
 
 def same_strategy(cluster):
@@ -68,7 +69,7 @@ def fit_and_look(model, *arguments, **options):
     with open("weights.json", "w") as file:
         json.dump({"devices_of_copies": devices_of_copies, "same": same}, file)
 
-trainer.read_records = lambda *arguments: read_records(*arguments).map(noted)
+trainer.dataset_of_rows = lambda *arguments: dataset_of_rows(*arguments).map(noted)
 trainer.tf_keras.Model.fit, trainer._strategy = fit_and_look, same_strategy
 start = os.getcwd()
 for name, parameters in trainings.items():
@@ -147,11 +148,11 @@ def curve(folder, training, measure="loss"):
     return [epoch[measure] for epoch in json.loads(file.read_text())["epochs"]]
 
 
-def rows_of_epochs(folder, training):
+def rows_of_epochs(folder, training, devices):
     """Return the rows that all workers saw in each epoch, sorted, without the fillers of weight 0."""
-    epochs = []
-    for worker in sorted(folder.glob(f"worker-*/{training}")):
-        records = (worker / "train.records").stat().st_size // 4 // 66
+    epochs, workers = [], sorted(folder.glob(f"worker-*/{training}"))
+    records = plan_epoch(1300, TRAININGS[training]["batch_size"], len(workers), devices).records
+    for worker in workers:
         noted = np.fromfile(worker / "notes", "<f4").reshape(-1, 66)
         # The pipeline may have fetched more rows than were used.
         count = TRAININGS[training]["epochs"]
@@ -181,7 +182,7 @@ def test_synchronous_training_equals_training_in_one_process(digits, tmp_path, a
     manifest = DatasetManifest.from_json((folder / "dataset.json").read_text())
     every = in_order(np.concatenate([np.column_stack(batch) for batch in read_batches(folder, manifest)]))
     for training in TRAININGS:
-        for seen in rows_of_epochs(together, training):
+        for seen in rows_of_epochs(together, training, devices):
             np.testing.assert_array_equal(seen, every, err_msg="each row once an epoch")
 
     weights = json.loads((together / "worker-0" / "parts" / "weights.json").read_text())

@@ -1,12 +1,14 @@
 """keras_classifier in this process, on a table with all kinds of columns."""
 
 import json
+import shutil
 import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from raw_rows import assert_takes_raw_rows, validation_scores
 from samples import CLASSES, COLUMNS, table
 
 from kfp_distributed.storage import open_store
@@ -64,7 +66,7 @@ def test_a_table_is_learned_resumed_and_saved_with_its_preprocessing(folders, tm
         for run, prefix in (("train", ""), ("validation", "val_"))
     }
 
-    serve = tf.saved_model.load(folders["model_dir"]).signatures["serving_default"]
+    serve = tf.saved_model.load(folders["model_dir"]).signatures["features"]
     spec = serve.structured_input_signature[1]["features"]
     assert (spec.name, spec.dtype, spec.shape.as_list()) == ("features", tf.float32, [None, 9])
     (output,) = serve.structured_outputs.items()
@@ -75,6 +77,24 @@ def test_a_table_is_learned_resumed_and_saved_with_its_preprocessing(folders, tm
     assert answers[0].argmax() == 1
     assert np.isfinite(answers[1]).all()
     np.testing.assert_allclose(answers[1], answers[2], err_msg="a missing number counts as the mean")
+    model, by_matrix = Path(folders["model_dir"]), tmp_path / "by-matrix"
+    assert_takes_raw_rows(model, (None,))
+    # Both signatures get the same scores, which are those of the trainer.
+    shutil.copytree(model, by_matrix)
+    serve_matrix_by_default(by_matrix)
+    scores = [validation_scores(folder, tmp_path / "validation") for folder in (model, by_matrix)]
+    assert scores[0] == pytest.approx(scores[1])
+    assert scores[0] == pytest.approx([history["epochs"][-1][name] for name in ("val_loss", "val_accuracy")], rel=1e-3)
+
+
+def serve_matrix_by_default(folder):
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    file = folder / "saved_model.pb"
+    content = saved_model_pb2.SavedModel.FromString(file.read_bytes())
+    signatures = content.meta_graphs[0].signature_def
+    signatures["serving_default"].CopyFrom(signatures["features"])
+    file.write_bytes(content.SerializeToString())
 
 
 def test_the_evaluator_scores_the_checkpoint_before_a_damaged_one_once(folders, tmp_path, monkeypatch, capsys):

@@ -13,7 +13,7 @@ from kfp_distributed.components.evaluate.model_function import load_model_functi
 from kfp_distributed.components.train.run.launch import launch
 from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
-from kfp_distributed.storage.dataset import DatasetManifest, input_shape, read_batches
+from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.trainers import train_specification
 
 pytestmark = pytest.mark.takes(14)
@@ -51,6 +51,6 @@ def test_the_examples_learn_from_rows_with_missing_values(
     ((inputs, classes),) = read_batches(tmp_path / "train", manifest)
     incomplete = np.isnan(inputs).any(axis=1)
     assert incomplete.sum() > 30
-    answers = load_model_function(tmp_path / "model", input_shape(manifest), "probabilities")(inputs[incomplete])
+    answers = load_model_function(tmp_path / "model", manifest.columns, "probabilities")(inputs[incomplete])
     # A model whose weights are NaN may answer the same class for each row.
     assert (answers.argmax(axis=1) == classes[incomplete]).mean() > 0.6

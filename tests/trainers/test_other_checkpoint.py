@@ -1,6 +1,7 @@
 """keras_classifier resumes only from a checkpoint of the same network, columns and classes."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -156,3 +157,39 @@ def test_without_an_epoch_to_train_the_model_is_saved_as_it_is(resumed, capsys, 
 
 def epochs(root):
     return json.loads((root / "metrics_dir" / "training.json").read_text())["epochs"]
+
+
+def text_of(capsys):
+    return capsys.readouterr().out
+
+
+def best_files(root):
+    return sorted(file.name for file in (root / "checkpoint_dir").glob("best.*"))
+
+
+def test_a_training_that_has_ended_early_trains_no_epoch_when_it_is_resumed(resumed, capsys):
+    """The checkpoint is of a version that had no best epoch. The best one is the first that counts, the third."""
+    options = {"learning_rate": 1e-12, "keep": "best", "metric": "accuracy", "patience": 2}
+    train(resumed, 9, **options)
+    ends = "the training ends after epoch 5 of 9: accuracy has not improved for 2 epochs, and patience is 2"
+    best = "the model is that of epoch 3 of 5 (accuracy "
+    printed = text_of(capsys)
+    assert "the checkpoint does not say which epoch is the best; only epochs after 2 count" in printed
+    assert (ends in printed, best in printed) == (True, True), printed
+    assert [entry["epoch"] for entry in epochs(resumed)] == [1, 2, 3, 4, 5]
+    assert best_files(resumed) == ["best.json", "best.npz"]
+    before = content(resumed / "checkpoint_dir")
+
+    train(resumed, 9, **options)
+    printed = text_of(capsys)
+    assert (ends in printed, best in printed) == (True, True), printed
+    assert "epoch 6/9" not in printed
+    assert content(resumed / "checkpoint_dir") == before
+    assert (resumed / "model_dir" / "saved_model.pb").exists()
+
+    train(resumed, 6, **{**options, "keep": "last", "patience": 3})
+    assert re.search(r"the model is that of epoch 6, the last; the best was epoch [36] \(accuracy ", text_of(capsys))
+    assert best_files(resumed) == ["best.json"], "the weights are only kept if they may become the model"
+    train(resumed, 7, learning_rate=1e-12)
+    assert "the model is that of" not in text_of(capsys)
+    assert best_files(resumed) == []

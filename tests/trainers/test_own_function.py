@@ -7,7 +7,7 @@ import tensorflow as tf
 from samples import CLASSES, COLUMNS, table
 
 from kfp_distributed.components.evaluate.model_function import load_model_function
-from kfp_distributed.storage.dataset import DatasetManifest, input_shape, read_batches
+from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 
 
 def test_the_function_trains_on_missing_values_and_its_model_answers_them(tmp_path, write_dataset):
@@ -24,7 +24,7 @@ def test_the_function_trains_on_missing_values_and_its_model_answers_them(tmp_pa
     manifest = DatasetManifest.from_json((tmp_path / "train" / "dataset.json").read_text())
     ((inputs, _),) = read_batches(tmp_path / "train", manifest)
     assert np.isnan(inputs).any()
-    assert np.isfinite(load_model_function(tmp_path / "model", input_shape(manifest), "probabilities")(inputs)).all()
+    assert np.isfinite(load_model_function(tmp_path / "model", manifest.columns, "probabilities")(inputs)).all()
 
 
 def test_the_resumable_function_trains_the_missing_epochs_alone(tmp_path, write_dataset, capfd):

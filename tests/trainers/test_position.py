@@ -33,4 +33,5 @@ def test_a_plan_depends_on_what_decides_which_rows_come_in_which_step():
     other = replace(MANIFEST, shards=(Shard("part", 10, 1, "abd"),))
     plans = {plan, plan_of_rows(other, **arguments)}
     plans |= {plan_of_rows(MANIFEST, **{**arguments, name: 3}) for name in arguments}
-    assert len(plans) == 6
+    plans.add(plan_of_rows(MANIFEST, **arguments, order="other"))
+    assert len(plans) == 7

@@ -83,6 +83,16 @@ def test_an_invalid_image_or_packages_are_refused(options, reason):
         train_specification("keras_classifier", **options)
 
 
+def test_how_rows_are_read():
+    assert train_specification(["true"], rows="stream") == {"command": ["true"], "rows": "stream"}
+    assert parse_program({"command": ["true"], "rows": "stream"}).rows == "stream"
+    assert parse_program({"command": ["true"]}).rows == "download"
+    with pytest.raises(ValueError, match=r"rows is 'all'; allowed: download, stream"):
+        train_specification(["true"], rows="all")
+    with pytest.raises(ValueError, match=r"a key is 'rows'; allowed: trainer, image, packages"):
+        train_specification("keras_classifier", rows="stream")
+
+
 def closure():
     size = 3
 
@@ -222,6 +232,9 @@ def test_a_name_that_cannot_be_an_option_of_a_command_is_refused(name):
         ({"hidden_units": [8, 0]}, "hidden_units is [8, 0]; allowed is more than 0"),
         ({"seed": -1}, "seed is -1; allowed is 0 or more than 0"),
         ({"class_weights": "even"}, "class_weights is 'even'; allowed is Literal['none', 'balanced']"),
+        ({"keep": "first"}, "keep is 'first'; allowed is Literal['last', 'best']"),
+        ({"metric": "auc"}, "metric is 'auc'; allowed is Literal['', 'val_loss', 'val_accuracy', 'val_rmse', 'loss', "),
+        ({"patience": -1}, "patience is -1; allowed is 0 or more than 0"),
     ],
 )
 def test_the_error_names_a_value_that_is_not_allowed(trainer, wrong, reason):
@@ -229,14 +242,15 @@ def test_the_error_names_a_value_that_is_not_allowed(trainer, wrong, reason):
     with pytest.raises(ValueError, match=re.escape(f"train_parameters of {trainer}: {reason}")):
         check_parameters(program, wrong)
     accepted = {"hidden_units": [], "seed": 0, "scale_learning_rate": False, "class_weights": "balanced"}
+    accepted |= {"keep": "best", "metric": "loss", "patience": 0}
     assert check_parameters(program, accepted) == accepted
 
 
 def test_the_built_in_trainers_have_the_same_parameters():
     first, *others = (parse_program({"trainer": trainer}).parameters for trainer in TRAINERS)
     assert others == [first] * (len(TRAINERS) - 1)
-    assert first[-2] == Parameter("scale_learning_rate", "bool", False, False)
-    assert first[-1] == Parameter("class_weights", "Literal['none', 'balanced']", False, "none")
+    assert first[-5] == Parameter("scale_learning_rate", "bool", False, False)
+    assert first[-4] == Parameter("class_weights", "Literal['none', 'balanced']", False, "none")
 
 
 def test_command_line():

@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from faster_retries import FASTER, SPEED
 from faulty_proxy import Fault, faulty_proxy
 
 from kfp_distributed.components.train.run.runners.local.ports import free_ports
@@ -57,16 +58,7 @@ class Gate:
             target.shutdown(socket.SHUT_WR)
 
 
-SPEED = 100
-"""The pauses between two attempts of a request are divided by this number, and so is the outage."""
-
 OUTAGE_SECONDS = 300
-
-FASTER = f"""
-import time, types
-import urllib3.util.retry as retry
-retry.time = types.SimpleNamespace(**{{**vars(time), "sleep": lambda seconds: time.sleep(seconds / {SPEED})}})
-"""
 
 
 def train_two_epochs(model_dir, checkpoint_dir, metrics_dir):

@@ -53,14 +53,14 @@ def test_autograph_leaves_keras_as_it_is_in_the_tensorflow_of_the_other_trainers
 DESTRUCTORS = """
 import json, os, sys, time
 import numpy as np
-from kfp_distributed.storage.dataset import DatasetManifest
-from kfp_distributed.trainers.runtime.feed import RECORDS, read_records, width
+from kfp_distributed.trainers.runtime.row_dataset import dataset_of_served_rows
+from kfp_distributed.trainers.runtime.served_rows import RowOptions, RowRequest
+from kfp_distributed.trainers.runtime.tensorflow_internals import register_function
 import tensorflow as tf
 
-with open(sys.argv[3]) as stream:
-    manifest = DatasetManifest.from_json(stream.read())
-np.ones((100, width(manifest) + 2), "<f4").tofile(RECORDS)
-records = read_records(manifest, 4, 0)
+window = np.int64(1), np.ones((100, 66), np.float32)
+register_function(lambda request, iteration: window, [tf.string, tf.int64], [tf.int64, tf.float32])
+records = dataset_of_served_rows(RowRequest(RowOptions(0, "none", 0, 1), 0, 0), 64, 4)
 if sys.argv[2] == "autotune":
     options = tf.data.Options()
     options.autotune.enabled = True
@@ -90,8 +90,28 @@ os._exit(0)
     ("strategy", "autotune", "waits"),
     [("none", "autotune", True), ("none", "as-it-is", False), ("strategy", "as-it-is", True)],
 )
-def test_destructor_of_an_iterator_waits(run, strategy, autotune, waits, digits, tmp_path, monkeypatch):
-    """With autotuning, which `read_records` turns off, and under a strategy, where iterators have to be kept."""
-    monkeypatch.chdir(tmp_path)
-    longest = run(sys.executable, DESTRUCTORS, strategy, autotune, digits.folder / "train" / "dataset.json")
+def test_destructor_of_an_iterator_waits(run, strategy, autotune, waits):
+    """With autotuning, which our datasets turn off, and under a strategy, where iterators have to be kept."""
+    longest = run(sys.executable, DESTRUCTORS, strategy, autotune)
     assert (longest > 0.9) is waits
+
+
+NAMES = """
+import json
+import tensorflow as tf
+from kfp_distributed.trainers.runtime.tensorflow_internals import call_where_it_runs, register_function
+
+register_function(lambda number: number + 1, [tf.int64], [tf.int64])
+result = int(tf.function(lambda: call_where_it_runs([tf.constant(41, tf.int64)], [tf.int64])[0])())
+try:
+    register_function(lambda number: number, [tf.int64], [tf.int64])
+except RuntimeError as error:
+    print(json.dumps([result, str(error)]))
+"""
+
+
+def test_only_the_first_function_of_a_process_has_the_name_that_others_call(run):
+    assert run(sys.executable, NAMES) == [
+        42,
+        "TensorFlow has named a function 'pyfunc_1', but other processes call 'pyfunc_0'",
+    ]

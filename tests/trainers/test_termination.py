@@ -3,6 +3,7 @@
 import signal
 
 import pytest
+from faulty_proxy import Fault, faulty_proxy
 
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.errors import StorageError
@@ -15,13 +16,14 @@ from kfp_distributed.trainers.runtime.termination import Termination
 pytestmark = pytest.mark.takes(20)
 
 
-def count(model_dir, checkpoint_dir, asks: bool, last: int = 10**9):
+def count(model_dir, checkpoint_dir, asks: bool, last: int = 10**9, as_trainers: bool = False):
     """Count steps, in the leader with a checkpoint when it is asked to end."""
     import os
     import time
     from pathlib import Path
 
-    from kfp_distributed.trainers.sync import is_ending
+    from kfp_distributed.trainers.runtime.termination import EndedEarly
+    from kfp_distributed.trainers.sync import flush, is_ending
 
     state = Path(checkpoint_dir, "state")
     step = int(state.read_text()) if state.exists() else 0
@@ -33,6 +35,9 @@ def count(model_dir, checkpoint_dir, asks: bool, last: int = 10**9):
             assert os.environ["KFP_DISTRIBUTED_REPLICA"] == "worker-0"
             state.write_text(str(step))
             print(f"ends after step {step}", flush=True)
+            if as_trainers:
+                flush()
+                raise EndedEarly
             break
     Path(model_dir, "weights").write_text(str(step))
 
@@ -56,6 +61,28 @@ def test_the_leader_saves_a_checkpoint_when_a_replica_must_end(make_replicas, di
     assert f"ends after step {step}" in replicas.text("worker-0")
     assert open_store(replicas.job.model_uri).list() == [], "it has not finished"
     assert not metrics.exists("notices/leader")
+
+
+@pytest.mark.parametrize("as_trainers", [False, True])
+def test_the_last_checkpoint_is_sent_again_within_the_grace_period(make_replicas, digits, object_store, as_trainers):
+    with faulty_proxy(object_store.endpoint) as proxy:
+        environment = object_store.environment() | {"AWS_ENDPOINT_URL": proxy.url, "AWS_ENDPOINT_URL_S3": proxy.url}
+        environment["KFP_DISTRIBUTED_GRACE_SECONDS"] = "60"
+        parameters = {"asks": True, "as_trainers": as_trainers}
+        replicas = make_replicas(
+            train_specification(count), parameters, {"worker": 1}, digits, "s3://bucket/run", environment
+        )
+        replicas.start_all()
+        replicas.wait_for("worker-0", "continues after step 0")
+        metrics = open_store(replicas.job.metrics_uri, object_store.credentials())
+        replicas.wait_until(lambda: metrics.exists("notices/leader"))
+        # An upload has six attempts, and each way of ending sends the checkpoint at least once.
+        proxy.faults = [Fault("PUT /bucket/run/checkpoints/00000001/state", times=18, status=503)]
+        replicas.running["worker-0"].terminate()
+        assert replicas.wait("worker-0", 60) == PREEMPTED, replicas.text("worker-0")
+    assert proxy.faults[0].times == 0
+    checkpoints = open_store(replicas.job.checkpoint_uri, object_store.credentials())
+    assert complete_checkpoints(checkpoints) == ["00000001"]
 
 
 def test_a_program_that_does_not_ask_ends_at_once(make_replicas, digits):

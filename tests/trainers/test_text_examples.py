@@ -75,7 +75,7 @@ def messages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("messages")
     write_messages(folder / "messages.csv")
     names = ("train_dataset", "validation_dataset", "test_dataset", "overview")
-    outputs = {name: SimpleNamespace(path=str(folder / name), metadata={}) for name in names}
+    outputs = {name: SimpleNamespace(path=str(folder / name), uri=str(folder / name), metadata={}) for name in names}
     prepare_data.python_func(
         **outputs,
         source=str(folder / "messages.csv"),

@@ -56,7 +56,7 @@ def test_with_small_batches_two_ranks_learn_as_much_as_one_process(digits, tmp_p
     assert losses(both) == pytest.approx(losses(alone), abs=NOISE)
     assert both.model.format == "onnx"
     session = onnxruntime.InferenceSession(str(tmp_path / "2" / "model" / "model.onnx"))
-    (probabilities,) = session.run(["probabilities"], {"features": digits.test_inputs})
+    (probabilities,) = session.run(["probabilities"], {"image": digits.test_inputs})
     assert (probabilities.argmax(axis=1) == digits.test_labels).mean() > 0.93
 
 

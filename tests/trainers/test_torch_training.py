@@ -12,6 +12,7 @@ import pytest
 from environments import trainer_python
 from evaluations import evaluate_model
 from replicas import kill_replica
+from resumed_epochs import assert_resumed
 
 from kfp_distributed.components.train.run.facts import JobEvent, LogLine, ReplicaChanged
 from kfp_distributed.components.train.run.request import Request, plan_job
@@ -74,14 +75,14 @@ def epochs(facts):
 
 def accuracy(model, digits):
     session = onnxruntime.InferenceSession(str(model / "model.onnx"))
-    (probabilities,) = session.run(["probabilities"], {"features": digits.test_inputs})
+    (probabilities,) = session.run(["probabilities"], {"image": digits.test_inputs})
     return (probabilities.argmax(axis=1) == digits.test_labels).mean()
 
 
 def test_a_master_and_workers_resume_after_a_kill_and_save_one_model(run, digits):
     facts, model = run(PROGRAM, PARAMETERS, "worker-1", f"epoch 2/{EPOCHS}")
     assert facts[-1].succeeded, text(facts)
-    assert epochs(facts) == list(range(1, EPOCHS + 1)), "resumed at the next epoch, not at 1"
+    assert_resumed(epochs(facts), EPOCHS)
     assert {name for name, _ in lines(facts, "^epoch")} == {"master-0"}
     manifest = verify_model(open_store(str(model)))
     assert manifest.format == "onnx"
@@ -172,8 +173,9 @@ def test_a_killed_worker_joins_an_elastic_training_again(run, digits):
     rounds = [(int(line.split()[3]), int(line.split()[-1])) for _, line in lines(facts, "^rank 0 of")]
     (first, start), *later = rounds
     assert (first, start, later[-1][0]) == (3, 0, 3)
-    assert all(done >= 2 for _, done in later), rounds
-    assert epochs(facts) == list(range(1, 121)), "each round continues from the latest checkpoint"
+    # Any worker may have been rank 0, whose last checkpoint may not have been stored when it was killed.
+    assert all(done >= 1 for _, done in later), rounds
+    assert_resumed(epochs(facts), 120, kills=len(later))
     # torchrun may count the killed worker again and wait for it. Then all replicas restart.
     restarts = [fact.text for fact in facts if isinstance(fact, JobEvent) and "restart" in fact.text]
     assert restarts[0] == "restart 1 of 3: worker-1 (worker-1 failed)"

@@ -100,7 +100,10 @@ def _create_namespace(api: client.CoreV1Api, name: str) -> None:
 def _upload_dataset(place: Place) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         splits = ("train_dataset", "validation_dataset", "test_dataset")
-        artifacts = {name: SimpleNamespace(path=f"{scratch}/{name}", metadata={}) for name in (*splits, "overview")}
+        artifacts = {
+            name: SimpleNamespace(path=f"{scratch}/{name}", uri=f"{scratch}/{name}", metadata={})
+            for name in (*splits, "overview")
+        }
         prepare_data.python_func(**artifacts, source="digits")
         place.store().upload_folder(Path(scratch, "train_dataset"), "train_dataset")
 

@@ -1,0 +1,38 @@
+"""Whether a restored checkpoint is rejected by a process that stores none."""
+
+import pytest
+
+from kfp_distributed.storage import open_store
+from kfp_distributed.trainers.runtime.checkpoints import list_checkpoints, save_checkpoint
+from kfp_distributed.trainers.runtime.rejection import RestoredCheckpoint
+
+
+@pytest.fixture
+def stores(tmp_path):
+    """The stores of two checkpoints and of their metrics."""
+    checkpoints, metrics = open_store(str(tmp_path / "checkpoints")), open_store(str(tmp_path / "metrics"))
+    (tmp_path / "local").mkdir()
+    for text in ("one", "two"):
+        (tmp_path / "local" / "weights").write_text(text)
+        save_checkpoint(checkpoints, tmp_path / "local")
+    metrics.write("training.json", b"1")
+    checkpoints.write("00000003/weights", b"left by an earlier start")
+    return checkpoints, metrics
+
+
+def test_a_checkpoint_after_which_nothing_was_stored_is_rejected(stores, capsys):
+    assert RestoredCheckpoint(*stores, "00000002", stores=False).reject()
+    assert list_checkpoints(stores[0]).rejected == ["00000002"]
+    assert "the next start gets checkpoint 00000001" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("store", "key"), [(0, "00000004/weights"), (1, "training.json")])
+def test_progress_of_the_leader_proves_that_the_checkpoint_was_good(stores, store, key):
+    restored = RestoredCheckpoint(*stores, "00000002", stores=False)
+    stores[store].write(key, b"2")
+    assert not restored.reject()
+    assert list_checkpoints(stores[0]).rejected == []
+
+
+def test_without_a_restored_checkpoint_none_is_rejected(stores):
+    assert not RestoredCheckpoint(*stores, "", stores=False).reject()
