@@ -15,6 +15,7 @@ _COMMANDS = {
     "watch": "Show the progress of a training.",
     "logs": "Print the logs of a training.",
     "cancel": "Delete a training.",
+    "serve": "Answer requests for the predictions of a model over HTTP.",
 }
 """Summaries of the commands. The command NAME is `command` of the module kfp_distributed.cli.commands.NAME."""
 

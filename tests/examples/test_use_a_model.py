@@ -5,7 +5,6 @@ import json
 import sys
 import threading
 from dataclasses import asdict
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,8 @@ from kfp import dsl
 from kfp.compiler import Compiler
 from prediction_models import linear_network, save_onnx
 
+from kfp_distributed.components.model_formats.onnx_model import OnnxModel
+from kfp_distributed.components.model_server.http_server import ModelServer, ServedModel
 from kfp_distributed.components.predict.step import run_step
 from kfp_distributed.storage.dataset import Column, Label
 from kfp_distributed.trainers.onnx_inputs import with_column_inputs
@@ -57,28 +58,17 @@ def test_models_are_asked_in_python(tmp_path, example, onnx_model):
     np.testing.assert_array_equal(example.ask_saved_model(str(tmp_path / "saved")), [[1.5, 1], [np.nan, 0]])
 
 
-def test_a_server_gets_the_rows(example):
-    requests = []
-
-    class Server(BaseHTTPRequestHandler):
-        def do_POST(self):
-            requests.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b'{"predictions": [[0.25, 0.75], [0.5, 0.5]]}')
-
-        def log_message(self, *args):
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Server) as server:
-        thread = threading.Thread(target=server.handle_request)
+def test_a_server_gets_the_rows(example, onnx_model):
+    served = ServedModel("flowers", 1, OnnxModel(onnx_model))
+    with ModelServer(served, "127.0.0.1", 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        answers = example.ask_server(f"http://127.0.0.1:{server.server_port}")
-        thread.join()
-    assert answers == [[0.25, 0.75], [0.5, 0.5]]
-    ((path, body),) = requests
-    assert path == "/v1/models/flowers:predict"
-    assert body == b'{"instances": [{"size": 1.5, "colour": "red"}, {"size": NaN, "colour": ""}]}'
+        try:
+            answers = example.ask_server(server.url.partition("/v1")[0])
+        finally:
+            server.shutdown()
+            thread.join()
+    np.testing.assert_array_equal(np.array(answers, np.float32), example.ask_onnx_model(str(onnx_model)))
 
 
 def test_the_predictions_of_the_pipeline_are_read(tmp_path, example, onnx_model):

@@ -1,0 +1,68 @@
+"""`kfp-distributed serve`."""
+
+import re
+import signal
+import tempfile
+from pathlib import Path
+
+import click
+
+from kfp_distributed.cli.options import WrongArgument, end_interrupted
+from kfp_distributed.components.model_formats.load import load_model
+from kfp_distributed.components.model_server.http_server import ModelServer, ServedModel
+from kfp_distributed.components.predict.model_folder import check_model, download_model
+from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.model import ModelIncomplete
+
+REST_PORT = 8501
+"""Port of the REST interface of TensorFlow Serving."""
+
+
+@click.command()
+@click.argument("model")
+@click.option("--name", default="", help="Name of the model in URLs. Default: that of the address, such as digits.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address of the interface to listen on.")
+@click.option("--port", default=REST_PORT, show_default=True, type=click.IntRange(0, 65535), help="0: a free port.")
+@click.pass_context
+def command(context: click.Context, model: str, name: str, host: str, port: int) -> None:
+    """Answer requests for the predictions of MODEL over HTTP, as TensorFlow Serving and KServe do.
+
+    MODEL is a folder or an address of a model, such as s3://models/digits/3. The credentials of an object store are
+    those of the environment, such as AWS_ACCESS_KEY_ID. The server is for one machine and for tests: it has no
+    authentication, so let only this machine reach it.
+    """
+    signal.signal(signal.SIGTERM, lambda number, frame: context.exit(128 + number))
+    name_in_address, version = name_and_version(model)
+    name = name or name_in_address
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", name):
+        raise WrongArgument(f"{name!r} is not the name of a model: pass --name with letters, digits and . _ -")
+    try:
+        with tempfile.TemporaryDirectory(prefix="serve-") as scratch:
+            folder = _local_folder(model, Path(scratch, "model"))
+            loaded = load_model(folder)
+            with ModelServer(ServedModel(name, version, loaded), host, port) as server:
+                click.echo(f"serving {name} {version} at {server.url}:predict, until Ctrl-C")
+                server.serve_forever()
+    except OSError as error:
+        raise click.ClickException(f"cannot serve {model} on {host}:{port}: {error.strerror or error}") from None
+    except (ValueError, StorageError, ModelIncomplete) as error:
+        raise click.ClickException(str(error)) from None
+    except KeyboardInterrupt:
+        end_interrupted(context)
+
+
+def name_and_version(address: str) -> tuple[str, int]:
+    """Return the name and the number in an address: digits and 3 of s3://models/digits/3; the number may be missing."""
+    parts = [part for part in re.split("[/\\\\]+", address) if part]
+    version = int(parts.pop()) if len(parts) > 1 and re.fullmatch("[0-9]{1,18}", parts[-1]) else 1
+    return (parts[-1] if parts else ""), version
+
+
+def _local_folder(model: str, folder: Path) -> Path:
+    """Return the folder of a model whose files were checked, after a download if it is in an object store."""
+    if "://" in model and not model.startswith("file://"):
+        download_model(model, folder)
+        return folder
+    local = Path(model.removeprefix("file://"))
+    check_model(local)
+    return local

@@ -1,0 +1,1 @@
+"""Answers requests for predictions over HTTP, as TensorFlow Serving does."""

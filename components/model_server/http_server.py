@@ -1,0 +1,133 @@
+"""An HTTP server that answers requests for the predictions of one model.
+
+For a machine, and for tests: TensorFlow Serving, KServe and Triton serve more requests per second, and on a GPU.
+"""
+
+import json
+import re
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple
+
+from kfp_distributed.components.model_formats.model_signature import Model, Signature, TensorSpec
+from kfp_distributed.components.model_server.predict_protocol import parse_predict_request, predict_answer
+
+LARGEST_BODY = 2**26
+"""Most bytes of a request, 64 MiB. They are in memory several times while it is parsed."""
+
+_IDLE_SECONDS = 60.0
+"""Seconds until a connection without a request is closed."""
+
+
+class ServedModel(NamedTuple):
+    """A model under a name.
+
+    Attributes:
+        name: Name of the model in URLs.
+        version: Number of its version.
+        model: The model.
+    """
+
+    name: str
+    version: int
+    model: Model
+
+
+class ModelServer(ThreadingHTTPServer):
+    """A server of one model. It listens when it is created, and answers in `serve_forever`.
+
+    Args:
+        served: The model.
+        host: Address of the interface to listen on.
+        port: Port; 0 for a free one.
+
+    Raises:
+        OSError: The port is in use, or the address is not of this machine.
+    """
+
+    daemon_threads = True  # A request in progress does not hold the end of the process.
+
+    def __init__(self, served: ServedModel, host: str, port: int) -> None:
+        self.served = served
+        super().__init__((host, port), _Handler)
+
+    @property
+    def url(self) -> str:
+        """Address of the model: requests for predictions go to it with ":predict" appended."""
+        host, port = self.server_address[:2]
+        return f"http://{host!s}:{port}/v1/models/{self.served.name}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers the requests of a connection."""
+
+    protocol_version = "HTTP/1.1"
+    timeout = _IDLE_SECONDS
+    server: ModelServer
+
+    def do_GET(self) -> None:
+        served, path = self.server.served, self._path()
+        if path == "":
+            status = {"error_code": "OK", "error_message": ""}
+            state = {"version": str(served.version), "state": "AVAILABLE", "status": status}
+            self._answer(HTTPStatus.OK, {"model_version_status": [state]})
+        elif path == "/metadata":
+            spec = {"name": served.name, "signature_name": "", "version": str(served.version)}
+            self._answer(HTTPStatus.OK, {"model_spec": spec, "metadata": _signature_json(served.model.signature)})
+        else:
+            self._refuse_path()
+
+    def do_POST(self) -> None:
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal() or int(length) > LARGEST_BODY:
+            self.close_connection = True  # The body is not read.
+            status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE if length.isdecimal() else HTTPStatus.LENGTH_REQUIRED
+            self._answer(status, {"error": f"a request needs a Content-Length of at most {LARGEST_BODY} bytes"})
+            return
+        body = self.rfile.read(int(length))
+        if self._path() != ":predict":
+            self._refuse_path()
+            return
+        model = self.server.served.model
+        try:
+            request = parse_predict_request(body, model.signature)
+            answer = predict_answer(model.run(request.inputs), request.form)
+        except ValueError as error:
+            self._answer(HTTPStatus.BAD_REQUEST, {"error": str(error)})
+            return
+        self._send(HTTPStatus.OK, answer)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: ANN401  (the interface of http.server)
+        """Log nothing: a line for each request would hide the lines that matter."""
+
+    def _path(self) -> str | None:
+        """Return what follows the address of the model; None if the request is for another model."""
+        served = self.server.served
+        pattern = f"/v1/models/{re.escape(served.name)}(?:/versions/{served.version})?(|/metadata|:predict)"
+        match = re.fullmatch(pattern, self.path)
+        return match[1] if match else None
+
+    def _refuse_path(self) -> None:
+        served = self.server.served
+        text = f"{self.command} {self.path:.200} is not served: this server has /v1/models/{served.name}"
+        self._answer(HTTPStatus.NOT_FOUND, {"error": f"{text}, version {served.version}"})
+
+    def _answer(self, status: HTTPStatus, content: object) -> None:
+        self._send(status, json.dumps(content).encode())
+
+    def _send(self, status: HTTPStatus, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def _signature_json(signature: Signature) -> dict[str, dict[str, dict[str, object]]]:
+    def entry(spec: TensorSpec) -> dict[str, object]:
+        return {"dtype": spec.dtype, "shape": spec.shape}
+
+    ends = {"inputs": signature.inputs, "outputs": signature.outputs}
+    return {end: {name: entry(spec) for name, spec in specs.items()} for end, specs in ends.items()}

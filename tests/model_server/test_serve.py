@@ -1,0 +1,147 @@
+"""The command `serve`, asked over HTTP."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from prediction_models import linear_network, save_onnx
+
+from kfp_distributed.cli.commands.serve import name_and_version
+from kfp_distributed.components.model_formats.onnx_model import OnnxModel
+from kfp_distributed.components.model_server.http_server import LARGEST_BODY
+from kfp_distributed.storage.dataset import Column
+from kfp_distributed.storage.embedded import embedded_object_store
+from kfp_distributed.storage.files import describe_folder
+from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
+from kfp_distributed.storage.opener import open_store
+from kfp_distributed.trainers.onnx_inputs import with_column_inputs
+
+COLUMNS = (Column("size", "number", "float32", fill=2.0), Column("colour", "category", "int32", vocabulary=("red",)))
+ROWS = [{"size": 1.5, "colour": "red"}, {"size": float("nan"), "colour": ""}, {"size": 3, "colour": "unknown"}]
+MAIN = [sys.executable, "-c", "from kfp_distributed.cli.main import main; main()", "serve"]
+
+
+@pytest.fixture(scope="module")
+def onnx_model(tmp_path_factory):
+    network = with_column_inputs(linear_network([2, 0], 2), COLUMNS, has_unknown=False)
+    folder = tmp_path_factory.mktemp("models") / "flowers" / "3"
+    return save_onnx(folder, network, columns=tuple(map(asdict, COLUMNS)))
+
+
+@contextmanager
+def serving(model, *options):
+    """Yield a connection to the command, the path of its model, and the process."""
+    command = [*MAIN, str(model), "--port", "0", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            lines = iter(process.stdout.readline, "")
+            line = next((line for line in lines if line.startswith("serving")), "")
+            assert line, process.wait()
+            address = urlsplit(line.split(" at ")[1].split(",")[0])
+            connection = HTTPConnection(address.netloc, timeout=60)
+            yield connection, address.path, process
+            connection.close()
+        finally:
+            process.kill()
+
+
+def ask(connection, path, body=None):
+    content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    connection.request("GET" if body is None else "POST", path, content)
+    response = connection.getresponse()
+    return response.status, json.loads(response.read())
+
+
+def test_an_onnx_model_is_asked_by_row_and_by_column_on_one_connection(onnx_model):
+    values = {"size": [[1.5], [np.nan], [3]], "colour": [["red"], [""], ["unknown"]]}
+    inputs = {"size": np.array(values["size"], np.float32), "colour": np.array(values["colour"], object)}
+    answers = OnnxModel(onnx_model).run(inputs)["probabilities"]
+    with serving(onnx_model) as (connection, path, process):
+        assert path == "/v1/models/flowers:predict"
+        status, content = ask(connection, path, {"instances": ROWS})
+        np.testing.assert_array_equal(np.array(content["predictions"], np.float32), answers)
+        assert ask(connection, path, {"inputs": values}) == (200, {"outputs": content["predictions"]})
+        assert ask(connection, "/v1/models/flowers/versions/3:predict", {"instances": ROWS}) == (200, content)
+        assert (status, ask(connection, path, {"instances": [{"size": 1}]})[0]) == (200, 400)
+        for wrong in ("/v1/models/other:predict", "/v1/models/flowers/versions/4:predict", "/"):
+            status, content = ask(connection, wrong, {"instances": ROWS})
+            assert status == 404
+            assert "/v1/models/flowers, version 3" in content["error"]
+        (state,) = ask(connection, "/v1/models/flowers")[1]["model_version_status"]
+        assert (state["version"], state["state"]) == ("3", "AVAILABLE")
+        metadata = ask(connection, "/v1/models/flowers/metadata")[1]["metadata"]
+        assert metadata["inputs"]["colour"] == {"dtype": "string", "shape": [None, 1]}
+        connection.putrequest("POST", path)
+        connection.putheader("Content-Length", str(LARGEST_BODY + 1))
+        connection.endheaders()
+        response = connection.getresponse()
+        assert (response.status, response.getheader("Connection")) == (413, "close")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 143
+
+
+def test_a_saved_model_is_served_from_an_object_store(tmp_path, tmp_path_factory, monkeypatch):
+    class Model(tf.Module):
+        @tf.function(
+            input_signature=[tf.TensorSpec([None], tf.float32, "size"), tf.TensorSpec([None], tf.string, "colour")]
+        )
+        def serve(self, size, colour):
+            return {"size": size, "colour": colour}
+
+    module = Model()
+    tf.saved_model.save(module, str(tmp_path), {"serving_default": module.serve})
+    (tmp_path / MODEL_MANIFEST).write_text(ModelManifest(files=describe_folder(tmp_path)).to_json())
+    with ExitStack() as stack:
+        server = stack.enter_context(embedded_object_store(tmp_path_factory.mktemp("objects")))
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        store = open_store("s3://served/echo/7")
+        store.make_bucket()
+        store.upload_folder(tmp_path)
+        connection, path, process = stack.enter_context(serving("s3://served/echo/7", "--name", "echo.2"))
+        assert path == "/v1/models/echo.2:predict"
+        status, content = ask(connection, path, {"instances": ROWS})
+        assert (status, str(content["predictions"])) == (
+            200,
+            "[{'colour': 'red', 'size': 1.5}, {'colour': '', 'size': nan}, {'colour': 'unknown', 'size': 3.0}]",
+        )
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+
+
+def test_a_wrong_model_or_port_is_one_line(tmp_path, onnx_model):
+    def error(*words):
+        done = subprocess.run([*MAIN, *map(str, words)], capture_output=True, text=True)
+        assert done.stdout == ""
+        return done.returncode, done.stderr.strip()
+
+    code, line = error(tmp_path / "nothing")
+    assert (code, "has no model.json" in line) == (1, True), line
+    assert error(onnx_model, "--name", "a/b")[0] == 2
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, line = error(onnx_model, "--port", port)
+    assert (code, line) == (1, f"Error: cannot serve {onnx_model} on 127.0.0.1:{port}: Address already in use")
+
+
+@pytest.mark.parametrize(
+    ("address", "found"),
+    [
+        ("s3://models/team/digits/3", ("digits", 3)),
+        ("run/models/digits/12/", ("digits", 12)),
+        ("/artifacts/model", ("model", 1)),
+        ("model", ("model", 1)),
+        ("3", ("3", 1)),
+    ],
+)
+def test_the_name_and_the_version_are_those_of_the_address(address, found):
+    assert name_and_version(address) == found
