@@ -66,7 +66,7 @@ downloaded.
 _PROGRAM = """
 import json, sys, time
 from types import SimpleNamespace
-from kfp_distributed.components.prepare_data.dask_engine import DaskEngine
+from kfp_distributed.components.worker_pool.dask_engine import DaskEngine
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.prepare import prepare
 from kfp_distributed.storage.s3 import S3Store

@@ -57,7 +57,7 @@ JOB_ENGINE = (
     "components.train.tell.log_format",
     "components.train.tell.step_log",
 )
-"""What starts the replicas of a job and follows them. `prepare_data` uses it for its workers."""
+"""What starts the replicas of a job and follows them. The workers of steps use it."""
 
 ROW_READERS = (
     "booleans",
@@ -66,7 +66,6 @@ ROW_READERS = (
     "csv_format",
     "fetch",
     "folder_splits",
-    "piece_tasks",
     "preparation_options",
     "read",
     "reading",
@@ -310,9 +309,9 @@ def test_each_step_is_a_package_that_no_other_step_imports():
         and statement.module.startswith("components")
         and step(statement.module) != step(module)
         and statement.module not in SHARED_BY_STEPS
-        and not statement.module.startswith("components.model_formats.")
+        and not statement.module.startswith(("components.model_formats.", "components.worker_pool."))
         and not (
-            step(module) == "prepare_data"
+            step(module) in ("prepare_data", "predict")
             and f"{statement.module}.".startswith(tuple(f"{name}." for name in JOB_ENGINE))
         )
         and not (

@@ -21,10 +21,10 @@ from kfp_distributed.components.predict.prediction_request import PredictionRequ
 from kfp_distributed.components.predict.predictor import forget_model, loaded_model, loaded_predictor
 from kfp_distributed.components.predict.source_rows import SourceRows, open_rows
 from kfp_distributed.components.prepare_data.fetch import local_copy
-from kfp_distributed.components.prepare_data.piece_tasks import RunTasks, run_here
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.reading import ReadAgain, RejectedRows
 from kfp_distributed.components.source_address import DIGITS
+from kfp_distributed.components.worker_pool.piece_tasks import RunTasks, run_here
 from kfp_distributed.library.address_secrets import without_secrets
 from kfp_distributed.storage.model import ModelManifest
 

@@ -13,10 +13,10 @@ from kfp_distributed.components.prepare_data.arrow_messages import (
     read_messages,
 )
 from kfp_distributed.components.prepare_data.chunks import FilePart, parts_of, whole_file
-from kfp_distributed.components.prepare_data.piece_tasks import RunTasks
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.schema_table import BATCH_BYTES, SchemaTable
 from kfp_distributed.components.prepare_data.stored_files import SourcePath, StoredPath
+from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
 
 # The last bytes of a stream. A reader does not notice that a stream without them lacks its last batches.
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"

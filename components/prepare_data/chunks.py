@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kfp_distributed.components.prepare_data.piece_tasks import RunTasks
 from kfp_distributed.components.prepare_data.stored_files import SourcePath
+from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
 
 CHUNK_BYTES = 2**26
 """Approximate size of a chunk in bytes."""

@@ -25,12 +25,12 @@ from kfp_distributed.components.prepare_data.csv_files import (
     numbers_are_integers,
     read_csv,
 )
-from kfp_distributed.components.prepare_data.piece_tasks import RunTasks
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.reading import Reject, Rows, ignore, readable
 from kfp_distributed.components.prepare_data.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.table_format import Chosen
 from kfp_distributed.components.prepare_data.times import time_type
+from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
 from kfp_distributed.storage.dataset import Task
 
 _DECIMAL_COMMA = r"^(\s*[-+]?\d*),(\d*(?:[eE][-+]?\d+)?\s*)$"

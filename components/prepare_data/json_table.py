@@ -17,12 +17,12 @@ from kfp_distributed.components.prepare_data.column_kinds import (
 from kfp_distributed.components.prepare_data.dates import are_dates
 from kfp_distributed.components.prepare_data.json_files import fit, json_parts, line_blocks, objects, read_json
 from kfp_distributed.components.prepare_data.left_out import lines_about_keys
-from kfp_distributed.components.prepare_data.piece_tasks import RunTasks
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind, Options
 from kfp_distributed.components.prepare_data.reading import Reject, Rows, reading
 from kfp_distributed.components.prepare_data.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.table_format import Chosen
 from kfp_distributed.components.prepare_data.times import time_type
+from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
 from kfp_distributed.storage.dataset import Column, Task
 
 FIRST_BYTES = 2**20

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_distributed.components.prepare_data.piece_tasks import Result
+from kfp_distributed.components.worker_pool.piece_tasks import Result
 
 # Numbers between two bounds are counted in so many bins in one pass.
 _BINS = 2**16

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kfp_distributed.components.prepare_data.chunks import FilePart, first_of_runs, parts_of
-from kfp_distributed.components.prepare_data.piece_tasks import RunTasks
 from kfp_distributed.components.prepare_data.schema_table import BATCH_BYTES, SchemaTable
 from kfp_distributed.components.prepare_data.stored_files import SourcePath, StoredPath
+from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
 
 # Bytes of each column of a Parquet file that are read at once.
 _READ_BYTES = 2**20

@@ -1,55 +1,15 @@
-"""What the pods of a step leave for it in the object store: the manifests and the overview, or why there are none."""
+"""What the pods of the step leave for it in the object store: the manifests and the overview."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from kfp_distributed.components.artifacts import Artifact
+from kfp_distributed.components.worker_pool.worker_results import WorkerResult, store_result
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest
-from kfp_distributed.storage.errors import KeyNotFound
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
 
-_RESULT = "result.json"
 _OVERVIEW = "overview"
-
-
-@dataclass(frozen=True)
-class PreparationResult:
-    """The end of a preparation. It is stored when everything else is.
-
-    Attributes:
-        request: Hash of the job's description.
-        metadata: Metadata of the datasets by split.
-        error: Why there are no datasets; "" if there are.
-    """
-
-    request: str
-    metadata: Mapping[str, Mapping[str, object]]
-    error: str = ""
-
-
-def read_result(store: Store, request: str) -> PreparationResult | None:
-    """Return the result of a job; None if there is none yet, or if it is of another job.
-
-    Raises:
-        StorageError: The store cannot be read.
-    """
-    try:
-        result = PreparationResult(**json.loads(store.read(_RESULT)))
-    except KeyNotFound:
-        return None
-    return result if result.request == request else None
-
-
-def store_error(store: Store, request: str, error: Exception) -> None:
-    """Store why there are no datasets.
-
-    Raises:
-        StorageError: It cannot be stored.
-    """
-    _write(store, PreparationResult(request, {}, f"{type(error).__name__}: {error}"))
 
 
 def store_results(store: Store, request: str, datasets: Mapping[str, Artifact], overview: Path) -> None:
@@ -61,10 +21,10 @@ def store_results(store: Store, request: str, datasets: Mapping[str, Artifact], 
     for split, dataset in datasets.items():
         store.upload(Path(dataset.path, DATASET_MANIFEST), f"{split}/{DATASET_MANIFEST}")
     store.upload(overview, _OVERVIEW)
-    _write(store, PreparationResult(request, {split: dataset.metadata for split, dataset in datasets.items()}))
+    store_result(store, request, {split: dataset.metadata for split, dataset in datasets.items()})
 
 
-def take_results(store: Store, result: PreparationResult, datasets: Mapping[str, Artifact], overview: Path) -> None:
+def take_results(store: Store, result: WorkerResult, datasets: Mapping[str, Artifact], overview: Path) -> None:
     """Download the manifests and the overview into the output artifacts of the step, and check that the shards exist.
 
     Raises:
@@ -85,25 +45,3 @@ def take_results(store: Store, result: PreparationResult, datasets: Mapping[str,
                 )
         dataset.metadata.update(result.metadata[split])
     store.download(_OVERVIEW, overview)
-
-
-def forget_result(store: Store) -> None:
-    """Delete the error of an earlier attempt.
-
-    Raises:
-        StorageError: It cannot be deleted.
-    """
-    store.delete([_RESULT])
-
-
-def delete_all(store: Store) -> None:
-    """Delete what the pods and the step have stored.
-
-    Raises:
-        StorageError: It cannot be deleted.
-    """
-    store.delete([entry.key for entry in store.list()])
-
-
-def _write(store: Store, result: PreparationResult) -> None:
-    store.write(_RESULT, json.dumps(asdict(result)).encode())

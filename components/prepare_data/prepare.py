@@ -21,16 +21,17 @@ from kfp_distributed.components.prepare_data.data_warnings import (
 from kfp_distributed.components.prepare_data.disk_errors import disk_errors
 from kfp_distributed.components.prepare_data.fetch import is_stored, local_copy, refuse_downloads, stored_source
 from kfp_distributed.components.prepare_data.overview import OverviewPage, overview_page
-from kfp_distributed.components.prepare_data.piece_tasks import run_here
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.read import read_sources
-from kfp_distributed.components.prepare_data.step_scratch import step_tasks
+from kfp_distributed.components.prepare_data.source_files import source_states
 from kfp_distributed.components.prepare_data.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.stored_shards import shard_stores, store_shards, take_shards
-from kfp_distributed.components.prepare_data.stored_tasks import Engine, StoredTasks
 from kfp_distributed.components.prepare_data.strata import plan_strata
 from kfp_distributed.components.prepare_data.write import write_splits
 from kfp_distributed.components.source_address import DIGITS
+from kfp_distributed.components.worker_pool.piece_tasks import run_here
+from kfp_distributed.components.worker_pool.stored_tasks import Engine, StoredTasks
+from kfp_distributed.components.worker_pool.task_scratch import step_tasks
 from kfp_distributed.library.address_secrets import without_secrets
 from kfp_distributed.reports.page import render_page
 from kfp_distributed.storage.dataset import DatasetManifest
@@ -78,7 +79,7 @@ def prepare(
             disk_errors(parent, Path(scratch)),
             _folder(parent),
             tempfile.TemporaryDirectory(prefix=".prepare-data-", dir=parent) as unfinished,
-            step_tasks(engine, files, options) as tasks,
+            step_tasks(engine, (_states(files), options)) as tasks,
         ):
             folders = {split: Path(unfinished, split) for split in targets}
             for folder in folders.values():
@@ -105,6 +106,10 @@ def prepare(
         shards = len(manifest.shards)
         print(f"{split}: {manifest.rows:,} rows in {shards} shard{'s' * (shards != 1)}", flush=True)
     return manifests
+
+
+def _states(files: Mapping[str, SourcePath | None]) -> dict[str, list[tuple[str, int, int | str]]]:
+    return {split: [*source_states(path)] if path else [] for split, path in files.items()}
 
 
 def _return_freed_memory() -> None:

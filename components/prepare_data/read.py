@@ -20,7 +20,7 @@ from kfp_distributed.components.prepare_data.sources import open_source
 from kfp_distributed.components.prepare_data.split_rows import DRAWN, TEST, VALIDATION
 from kfp_distributed.components.prepare_data.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.stored_pieces import AHEAD_BYTES
-from kfp_distributed.components.prepare_data.stored_tasks import StoredTasks
+from kfp_distributed.components.worker_pool.stored_tasks import StoredTasks
 from kfp_distributed.storage.dataset import Column, Task
 
 _SPLITS = {"": DRAWN, "validation": VALIDATION, "test": TEST}

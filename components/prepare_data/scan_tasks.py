@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from kfp_distributed.components.prepare_data.chunk_scan import ChunkScan, scan_chunk
 from kfp_distributed.components.prepare_data.chunks import CHUNK_BYTES, Chunk
 from kfp_distributed.components.prepare_data.piece_codes import PieceCodes
-from kfp_distributed.components.prepare_data.piece_tasks import run_here
 from kfp_distributed.components.prepare_data.pieces import PIECE_BYTES, PieceFiles, Pieces, piece_count
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.reading import RejectedRows
@@ -29,7 +28,8 @@ from kfp_distributed.components.prepare_data.scan import (
 from kfp_distributed.components.prepare_data.source import Source
 from kfp_distributed.components.prepare_data.split_rows import DRAWN
 from kfp_distributed.components.prepare_data.stored_pieces import AHEAD_BYTES, StoredChunk, StoredPieces
-from kfp_distributed.components.prepare_data.stored_tasks import StoredTasks, stored
+from kfp_distributed.components.worker_pool.piece_tasks import run_here
+from kfp_distributed.components.worker_pool.stored_tasks import StoredTasks, stored
 
 
 @dataclass(frozen=True)

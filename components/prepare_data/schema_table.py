@@ -23,12 +23,12 @@ from kfp_distributed.components.prepare_data.huggingface import (
 )
 from kfp_distributed.components.prepare_data.image_columns import ImageColumns, choose_images
 from kfp_distributed.components.prepare_data.image_files import ImageForm
-from kfp_distributed.components.prepare_data.piece_tasks import RunTasks
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.reading import Reject, Rows, numbered, reading
 from kfp_distributed.components.prepare_data.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.table_format import Chosen
 from kfp_distributed.components.prepare_data.times import time_type
+from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
 from kfp_distributed.storage.dataset import Task
 
 BATCH_BYTES = 2**23

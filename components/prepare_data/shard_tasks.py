@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.duplicates import DuplicateCounter
 from kfp_distributed.components.prepare_data.piece_rows import PieceRows, RowWork
-from kfp_distributed.components.prepare_data.piece_tasks import groups_of
 from kfp_distributed.components.prepare_data.profile import SPLITS, PieceProfile, Profiler
 from kfp_distributed.components.prepare_data.read_ahead import read_ahead
 from kfp_distributed.components.prepare_data.shard_files import write_shard
-from kfp_distributed.components.prepare_data.stored_tasks import StoredTasks, stored
+from kfp_distributed.components.worker_pool.piece_tasks import groups_of
+from kfp_distributed.components.worker_pool.stored_tasks import StoredTasks, stored
 from kfp_distributed.storage.files import FileEntry
 
 _DIVIDED = "divided/"

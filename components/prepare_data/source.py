@@ -20,7 +20,6 @@ import pyarrow as pa
 from kfp_distributed.components.prepare_data.chunks import CHUNK_BYTES, Chunk, CountRows, FilePart, chunks_of
 from kfp_distributed.components.prepare_data.column_kinds import cast, plain, spellings
 from kfp_distributed.components.prepare_data.dates import days, microseconds
-from kfp_distributed.components.prepare_data.piece_tasks import RunTasks
 from kfp_distributed.components.prepare_data.python_values import python_values
 from kfp_distributed.components.prepare_data.reading import (
     LateFindings,
@@ -31,6 +30,7 @@ from kfp_distributed.components.prepare_data.reading import (
     readable,
 )
 from kfp_distributed.components.prepare_data.times import DATES, time_keys
+from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
 from kfp_distributed.storage.dataset import Column, Task
 
 SPLIT_KEY = "\0split"

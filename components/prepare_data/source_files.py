@@ -1,11 +1,13 @@
 """The files of a source, and what is left out of its folder."""
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import PurePath, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 
 from kfp_distributed.components.prepare_data.left_out import LeftOut, reason_to_leave_out
 from kfp_distributed.components.prepare_data.stored_files import SourcePath, StoredPath
+from kfp_distributed.storage.uri import join_uri
 
 TABLES = {".csv", ".parquet", ".arrow", ".npz"}
 JSON_LINES = {".jsonl", ".ndjson", ".json"}
@@ -70,3 +72,16 @@ def ending(file: SourcePath) -> str:
     """Return the ending of a file's name, in small letters and without that of a compression."""
     name = PurePosixPath(file.name)
     return (name.with_suffix("") if name.suffix.lower() in _COMPRESSED else name).suffix.lower()
+
+
+def source_states(path: SourcePath) -> Iterator[tuple[str, int, int | str]]:
+    """Yield the path, the size, and the time of the last change or the ETag of each file."""
+    if isinstance(path, StoredPath):
+        yield from ((join_uri(path.uri, file.key), file.size, file.etag) for file in path.objects())
+        return
+    folders = [(str(path.parent), (), (path.name,))] if path.is_file() else sorted(os.walk(path))
+    for folder, _, names in folders:
+        for name in sorted(names):
+            file = Path(folder, name)
+            state = file.stat()
+            yield str(file), state.st_size, state.st_mtime_ns

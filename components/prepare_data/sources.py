@@ -27,7 +27,6 @@ from kfp_distributed.components.prepare_data.left_out import (
 )
 from kfp_distributed.components.prepare_data.npz_file import DAMAGED, array_names, read_arrays
 from kfp_distributed.components.prepare_data.parquet_table import ParquetTable
-from kfp_distributed.components.prepare_data.piece_tasks import RunTasks
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.reading import Reject, Rows, numbered, reading
 from kfp_distributed.components.prepare_data.source import Source
@@ -43,6 +42,7 @@ from kfp_distributed.components.prepare_data.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.table_format import TableFormat
 from kfp_distributed.components.prepare_data.tables import split_by, table_source
 from kfp_distributed.components.prepare_data.times import time_type
+from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
 from kfp_distributed.storage.dataset import Task
 
 BATCH_BYTES = 2**24

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kfp_distributed.components.prepare_data.piece_tasks import Result, RunTasks, run_here, run_in_groups
 from kfp_distributed.components.prepare_data.pieces import PieceFiles, order_by_key
 from kfp_distributed.components.prepare_data.plan import Plan
 from kfp_distributed.components.prepare_data.strata import CountsFile, Strata, StrataRows
+from kfp_distributed.components.worker_pool.piece_tasks import Result, RunTasks, run_here, run_in_groups
 
 
 class RowsLeft:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.bit_mixing import STEP, mixed
 from kfp_distributed.components.prepare_data.order_statistics import Numbers, order_statistics
-from kfp_distributed.components.prepare_data.piece_tasks import Result
+from kfp_distributed.components.worker_pool.piece_tasks import Result
 
 DRAWN, TRAIN, VALIDATION, TEST = range(4)
 """Splits of a row. DRAWN stands for one that is drawn at random."""

@@ -9,18 +9,16 @@ from typing import Any, NoReturn
 
 from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.artifacts import Artifact
-from kfp_distributed.components.prepare_data.preparation_job import PreparationRequest, preparation_folder
+from kfp_distributed.components.prepare_data.preparation_job import LEAST_MEMORY, PreparationRequest, preparation_folder
 from kfp_distributed.components.prepare_data.preparation_options import parse_options
-from kfp_distributed.components.prepare_data.preparation_run import PreparationFailed, prepare_in_pods
+from kfp_distributed.components.prepare_data.preparation_run import prepare_in_pods
 from kfp_distributed.components.prepare_data.prepare import prepare
-from kfp_distributed.components.prepare_data.workers import Workers, engine_of, parse_workers
 from kfp_distributed.components.source_address import DIGITS
-from kfp_distributed.components.train.run.runners.choose import choose_runner
-from kfp_distributed.components.train.run.runners.protocol import Runner
 from kfp_distributed.components.train.tell.log_format import print_entry
 from kfp_distributed.components.train.tell.step_log import StepLog
+from kfp_distributed.components.worker_pool.worker_choice import engine_of, parse_workers, pod_runner
+from kfp_distributed.components.worker_pool.worker_run import WorkersFailed
 from kfp_distributed.library.address_secrets import without_secrets
-from kfp_distributed.library.content import STEP_PACKAGES
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.placeholders import refuse_placeholders
 from kfp_distributed.storage.shards import fetch_manifest
@@ -68,14 +66,15 @@ def run_step(
         signal.signal(signal.SIGTERM, _end)
     try:
         refuse_placeholders(texts)
-        chosen = parse_workers(workers, dask_scheduler, distribution_specification)
+        chosen = parse_workers(workers, dask_scheduler, distribution_specification, LEAST_MEMORY)
         options = parse_options(
             **parameters, source_fingerprint=source_fingerprint, like=fetch_manifest(like) if like else None
         )
         if source != DIGITS:  # The library has these data, so they change with the step's own program.
             print(cache_remark(source, source_fingerprint), flush=True)
         others = {split: address for split, address in others.items() if address}
-        if runner := _cluster(chosen, train_dataset.uri):
+        folder = preparation_folder(train_dataset.uri)
+        if runner := pod_runner(chosen, train_dataset.uri, _LOG):
             request = PreparationRequest(
                 source=source,
                 sources_of_splits=others,
@@ -84,24 +83,16 @@ def run_step(
                 source_fingerprint=source_fingerprint,
                 uris={split: dataset.uri for split, dataset in datasets.items()},
                 workers=chosen.count,
-                folder=preparation_folder(train_dataset.uri),
+                folder=folder,
             )
             prepare_in_pods(request, chosen.settings, runner, datasets, Path(overview.path), _LOG)
         else:
-            with engine_of(chosen, train_dataset.path, train_dataset.uri) as engine:
+            with engine_of(chosen, train_dataset.path, train_dataset.uri, folder) as engine:
                 prepare(source, options, datasets, overview.path, others, engine)
-    except PreparationFailed as error:
+    except WorkersFailed as error:
         raise SystemExit(f"\n{error}") from None
     except (ValueError, OSError, StorageError, ClusterError) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None
-
-
-def _cluster(workers: Workers, uri: str) -> Runner | None:
-    """Return the runner of pods; None if the step prepares the data itself or starts processes."""
-    if not workers.count:
-        return None
-    runner = choose_runner("auto", _LOG.log, uri, packages=STEP_PACKAGES)
-    return None if runner.shares_disk else runner
 
 
 def cache_remark(source: str, source_fingerprint: str) -> str:

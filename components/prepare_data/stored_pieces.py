@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.piece_codes import with_codes
 from kfp_distributed.components.prepare_data.pieces import PieceFiles, read_batches
-from kfp_distributed.components.prepare_data.stored_tasks import stored
+from kfp_distributed.components.worker_pool.stored_tasks import stored
 from kfp_distributed.storage.store import PARALLEL_TRANSFERS
 
 AHEAD_BYTES = 2**25

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kfp_distributed.components.prepare_data.piece_tasks import Result, RunTasks, run_here, run_in_groups
 from kfp_distributed.components.prepare_data.pieces import PieceFiles
 from kfp_distributed.components.prepare_data.plan import Plan, dealt, plan_split
 from kfp_distributed.components.prepare_data.preparation_options import Options
@@ -29,6 +28,7 @@ from kfp_distributed.components.prepare_data.split_rows import (
     split_groups,
     split_times,
 )
+from kfp_distributed.components.worker_pool.piece_tasks import Result, RunTasks, run_here, run_in_groups
 
 _SPLITS = 4
 

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 
 from kfp_distributed.components.prepare_data.chunks import CountRows, FilePart, ignore_count
-from kfp_distributed.components.prepare_data.piece_tasks import RunTasks
 from kfp_distributed.components.prepare_data.reading import Reject, Rows
 from kfp_distributed.components.prepare_data.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.times import DATES
+from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
 from kfp_distributed.storage.dataset import Column, Task
 
 

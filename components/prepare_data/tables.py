@@ -9,13 +9,13 @@ import pyarrow as pa
 from kfp_distributed.components.prepare_data.chunks import CountRows, FilePart, whole_file
 from kfp_distributed.components.prepare_data.column_names import check_names, input_names
 from kfp_distributed.components.prepare_data.left_out import lines_about_columns
-from kfp_distributed.components.prepare_data.piece_tasks import RunTasks, groups_of
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.reading import Reject, RejectedRows, Rows, ignore, readable, reading
 from kfp_distributed.components.prepare_data.row_numbers import INDEX_NAMES, counts_rows, lines_about_index
 from kfp_distributed.components.prepare_data.source import Source, SplitBy
 from kfp_distributed.components.prepare_data.stored_files import SourcePath, StoredPath
 from kfp_distributed.components.prepare_data.table_format import TableFormat
+from kfp_distributed.components.worker_pool.piece_tasks import RunTasks, groups_of
 from kfp_distributed.storage.dataset import Task
 from kfp_distributed.storage.store import PARALLEL_TRANSFERS
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from kfp_distributed.components.prepare_data.chunks import FilePart, parts_of, whole_file
 from kfp_distributed.components.prepare_data.csv_format import compression_of, last_row_end
-from kfp_distributed.components.prepare_data.piece_tasks import RunTasks
 from kfp_distributed.components.prepare_data.stored_files import RangeStream, SourcePath, StoredPath
+from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
 
 # One buffer of this size stays in the cache of the processor. New memory for each block takes several times as long.
 STEP_BYTES = 2**20

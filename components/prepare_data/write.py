@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from kfp_distributed.components.moments import Moments
 from kfp_distributed.components.prepare_data.order_statistics import Numbers, as_ordered, medians
 from kfp_distributed.components.prepare_data.piece_rows import PieceRows, RowWork
-from kfp_distributed.components.prepare_data.piece_tasks import Result, RunTasks, run_here
 from kfp_distributed.components.prepare_data.pieces import PieceFiles
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.profile import Profile, Profiler, with_statistics
@@ -22,9 +21,10 @@ from kfp_distributed.components.prepare_data.scan import Scan
 from kfp_distributed.components.prepare_data.shard_files import ShardFiles, group_bytes
 from kfp_distributed.components.prepare_data.shard_tasks import shard_key, write_by_tasks
 from kfp_distributed.components.prepare_data.split import DrawnRows, draw
-from kfp_distributed.components.prepare_data.stored_tasks import StoredTasks
 from kfp_distributed.components.prepare_data.strata import CountsFile, Strata
 from kfp_distributed.components.prepare_data.vocabulary import VocabularyCounter, count_values
+from kfp_distributed.components.worker_pool.piece_tasks import Result, RunTasks, run_here
+from kfp_distributed.components.worker_pool.stored_tasks import StoredTasks
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard
 from kfp_distributed.storage.files import FileEntry, describe_file
 

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 import pytest
 
 from kfp_distributed.components.prepare_data import csv_files, json_files, read, text_parts, write
-from kfp_distributed.components.prepare_data.dask_engine import DaskEngine
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.prepare import prepare
+from kfp_distributed.components.worker_pool.dask_engine import DaskEngine
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from rows_of_sources import csv_text, images, json_lines, parquet
 
 from kfp_distributed.components.prepare_data import image_files, read, write
 from kfp_distributed.components.prepare_data import prepare as prepare_module
-from kfp_distributed.components.prepare_data.dask_engine import DaskEngine
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.prepare import prepare
-from kfp_distributed.components.prepare_data.stored_tasks import StoredTasks
+from kfp_distributed.components.worker_pool.dask_engine import DaskEngine
+from kfp_distributed.components.worker_pool.stored_tasks import StoredTasks
 from kfp_distributed.processes import ProcessGroup
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.embedded import embedded_object_store
@@ -277,7 +277,7 @@ PROGRAM = """
 import sys
 from types import SimpleNamespace
 from kfp_distributed.components.prepare_data import csv_files, read, text_parts, write
-from kfp_distributed.components.prepare_data.dask_engine import DaskEngine
+from kfp_distributed.components.worker_pool.dask_engine import DaskEngine
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.prepare import prepare
 

@@ -10,7 +10,6 @@ from kfp_distributed.components.prepare_data import piece_rows
 from kfp_distributed.components.prepare_data import write as module
 from kfp_distributed.components.prepare_data.overview import overview_page
 from kfp_distributed.components.prepare_data.piece_rows import profile_piece, rows_of_file
-from kfp_distributed.components.prepare_data.piece_tasks import run_here
 from kfp_distributed.components.prepare_data.pieces import Pieces
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.scan import scan
@@ -18,6 +17,7 @@ from kfp_distributed.components.prepare_data.shard_files import write_shard
 from kfp_distributed.components.prepare_data.sources import open_source
 from kfp_distributed.components.prepare_data.strata import plan_strata
 from kfp_distributed.components.prepare_data.write import write_splits
+from kfp_distributed.components.worker_pool.piece_tasks import run_here
 
 ROWS = 3000
 

@@ -13,20 +13,17 @@ import pyarrow as pa
 import pyarrow.csv
 import pytest
 
-from kfp_distributed.components.prepare_data.pod_engine import versions
 from kfp_distributed.components.prepare_data.preparation_job import (
+    LEAST_MEMORY,
     MODULE,
     PreparationRequest,
-    parse_worker_settings,
-    plan_preparation,
     preparation_folder,
 )
 from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.preparation_replica import INDEX_VARIABLE
-from kfp_distributed.components.prepare_data.preparation_results import read_result, store_error, store_results
-from kfp_distributed.components.prepare_data.preparation_run import PreparationFailed, prepare_in_pods
+from kfp_distributed.components.prepare_data.preparation_results import store_results
+from kfp_distributed.components.prepare_data.preparation_run import prepare_in_pods
 from kfp_distributed.components.prepare_data.prepare import prepare
-from kfp_distributed.components.prepare_data.workers import parse_workers
+from kfp_distributed.components.step_packages import PREPARATION
 from kfp_distributed.components.train.describe.manifests import job_manifest
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
 from kfp_distributed.components.train.describe.manifests.pod import ADDRESS_VARIABLE
@@ -38,6 +35,12 @@ from kfp_distributed.components.train.run.runners.kubernetes.pods import replica
 from kfp_distributed.components.train.run.status import advance, begin
 from kfp_distributed.components.train.run.time_budgets import expired_budget
 from kfp_distributed.components.train.tell.step_log import StepLog
+from kfp_distributed.components.worker_pool.pod_engine import versions
+from kfp_distributed.components.worker_pool.worker_choice import parse_workers
+from kfp_distributed.components.worker_pool.worker_job import WorkerProgram, parse_worker_settings, plan_worker_job
+from kfp_distributed.components.worker_pool.worker_replica import INDEX_VARIABLE
+from kfp_distributed.components.worker_pool.worker_results import read_result, store_error
+from kfp_distributed.components.worker_pool.worker_run import WorkersFailed
 from kfp_distributed.processes import ProcessGroup
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.dataset import DatasetManifest
@@ -93,8 +96,12 @@ def request_of(source, **changes):
     return PreparationRequest(**{**values, **changes})
 
 
+def planned(request, settings, name, identity, image=""):
+    return plan_worker_job(request, WorkerProgram(MODULE, PREPARATION, image), settings, name, identity)
+
+
 def job_of(request):
-    return plan_preparation(request, parse_worker_settings({}), "prepare-data", ("run", "x"))
+    return planned(request, parse_worker_settings({}), "prepare-data", ("run", "x"))
 
 
 def store_of(job):
@@ -196,7 +203,7 @@ def test_a_pod_whose_step_is_gone_ends(source, tmp_path, monkeypatch):
 
 
 def test_the_job_is_an_indexed_job_whose_pods_restart_alone():
-    job = plan_preparation(
+    job = planned(
         request_of("s3://data/rows.csv", workers=3),
         parse_worker_settings({"worker_memory": "2Gi"}),
         "prepare-data",
@@ -316,9 +323,7 @@ def run(source, tmp_path, monkeypatch):
     monkeypatch.delenv("KFP_POD_NAME", raising=False)
     request = request_of(source)
     identity = identify_training(request.uris["train"], {}, print)
-    job = plan_preparation(
-        request, parse_worker_settings({}), identity.task_name, (identity.run_id, *identity.distinction)
-    )
+    job = planned(request, parse_worker_settings({}), identity.task_name, (identity.run_id, *identity.distinction))
 
     def run_step(runner):
         datasets = outputs({split: tmp_path / "outputs" / split for split in SPLITS})
@@ -369,7 +374,7 @@ def test_a_missing_shard_fails_the_step(run, tmp_path):
 
 @pytest.mark.usefixtures("store_environment")
 def test_wrong_data_fail_the_step_with_their_error_and_leave_nothing(run):
-    with pytest.raises(PreparationFailed, match="no rows"):
+    with pytest.raises(WorkersFailed, match="no rows"):
         run.step(Job(lambda: store_error(store_of(run.job), run.job.description.request, ValueError("no rows"))))
     assert store_of(run.job).list() == []
 
@@ -383,21 +388,21 @@ def test_wrong_data_fail_the_step_with_their_error_and_leave_nothing(run):
         (0, "dask:8786", {}, "dask_scheduler is 'dask:8786': it must be an address"),
         (0, "", {"worker_cpus": 2}, "distribution_specification has worker_cpus, but workers is 0"),
         (2, "", {"number_of_workers": 3}, "number_of_workers = 3: the input workers sets their number; remove it"),
-        (2, "", {"worker_gpus": 1}, "worker_gpus = 1: prepare_data uses no GPUs; remove it"),
+        (2, "", {"worker_gpus": 1}, "worker_gpus = 1: the step uses no GPUs; remove it"),
         (0, "tls://dask:8786", {}, "dask_scheduler is 'tls://dask:8786': it must be an address"),
         (2, "", {"ps_cpus": 3}, "ps_cpus = 3 is a key of TF, not of Job"),
         (
             2,
             "",
             {"worker_memory": "64Mi"},
-            "worker_memory = '64Mi' is too little for a worker of prepare_data; set it to",
+            "worker_memory = '64Mi' is too little for a worker of this step; set it to",
         ),
         (2, "", {"worker_memory": "2 GB"}, "worker_memory = '2 GB' is not an amount of memory"),
     ],
 )
 def test_wrong_settings_of_workers_are_refused(workers, scheduler, settings, error):
     with pytest.raises(ValueError, match=re.escape(error)):
-        parse_workers(workers, scheduler, settings)
+        parse_workers(workers, scheduler, settings, LEAST_MEMORY)
 
 
 def test_numbers_of_workers_come_as_kfp_delivers_them():

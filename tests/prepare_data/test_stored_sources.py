@@ -31,9 +31,9 @@ from kfp_distributed.components.prepare_data import (
     stored_files,
     text_parts,
 )
-from kfp_distributed.components.prepare_data.dask_engine import DaskEngine
 from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.stored_tasks import StoredTasks
+from kfp_distributed.components.worker_pool.dask_engine import DaskEngine
+from kfp_distributed.components.worker_pool.stored_tasks import StoredTasks
 from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, StorageError
 from kfp_distributed.storage.opener import open_store
@@ -339,7 +339,7 @@ PROGRAM = """
 import sys
 from types import SimpleNamespace
 from kfp_distributed.components.prepare_data import csv_files, read
-from kfp_distributed.components.prepare_data.dask_engine import DaskEngine
+from kfp_distributed.components.worker_pool.dask_engine import DaskEngine
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.prepare import prepare
 

@@ -11,15 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from kfp_distributed.cluster_api.configuration import connect
-from kfp_distributed.components.prepare_data.preparation_job import (
-    PreparationRequest,
-    parse_worker_settings,
-    preparation_folder,
-)
-from kfp_distributed.components.prepare_data.preparation_run import PreparationFailed, prepare_in_pods
+from kfp_distributed.components.prepare_data.preparation_job import PreparationRequest, preparation_folder
+from kfp_distributed.components.prepare_data.preparation_run import prepare_in_pods
 from kfp_distributed.components.train.run.log_entry import JOB, LogEntry
 from kfp_distributed.components.train.run.runners.choose import kubernetes_runner
 from kfp_distributed.components.train.tell.step_log import StepLog
+from kfp_distributed.components.worker_pool.worker_job import parse_worker_settings
+from kfp_distributed.components.worker_pool.worker_run import WorkersFailed
 from kfp_distributed.library.content import STEP_PACKAGES
 
 SPLITS = ("train", "validation", "test")
@@ -61,6 +59,6 @@ with tempfile.TemporaryDirectory() as folder:
             request, parse_worker_settings(fields["settings"]), runner, outputs, Path(folder, "overview"), log
         )
         verdict["rows"] = {split: output.metadata["rows"] for split, output in outputs.items()}
-    except (PreparationFailed, ValueError, OSError) as error:
+    except (WorkersFailed, ValueError, OSError) as error:
         verdict["error"] = str(error)
 print(f"{time.time():.3f} VERDICT {json.dumps(verdict)}", flush=True)

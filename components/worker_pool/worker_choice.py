@@ -1,4 +1,4 @@
-"""The workers that prepare data: none, processes of this machine, a Dask cluster that runs, or pods of a job."""
+"""The workers of a step: none, processes of this machine, a Dask cluster that runs, or pods of a job."""
 
 import importlib
 import os
@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from kfp_distributed.components.prepare_data.dask_engine import DaskEngine
-from kfp_distributed.components.prepare_data.preparation_job import parse_worker_settings, preparation_folder
 from kfp_distributed.components.step_packages import DASK
 from kfp_distributed.components.train.describe.kinds import COUNT, read_entry
 from kfp_distributed.components.train.describe.specification import DistributionSpecification
+from kfp_distributed.components.train.run.runners.choose import choose_runner
+from kfp_distributed.components.train.run.runners.protocol import Runner
+from kfp_distributed.components.train.tell.step_log import StepLog
+from kfp_distributed.components.worker_pool.dask_engine import DaskEngine
+from kfp_distributed.components.worker_pool.worker_job import parse_worker_settings
+from kfp_distributed.library.content import STEP_PACKAGES
 from kfp_distributed.library.packages import install
 from kfp_distributed.library.start import INSTALLS_PACKAGES
 from kfp_distributed.storage.uri import join_uri
@@ -21,7 +25,7 @@ from kfp_distributed.storage.uri import join_uri
 
 @dataclass(frozen=True)
 class Workers:
-    """Who prepares the data.
+    """Who does the work.
 
     Attributes:
         count: Number of workers; 0 for the step alone, or for the workers of `scheduler`.
@@ -34,8 +38,14 @@ class Workers:
     settings: DistributionSpecification
 
 
-def parse_workers(workers: object, scheduler: str, settings: Mapping[str, object]) -> Workers:
+def parse_workers(workers: object, scheduler: str, settings: Mapping[str, object], least_memory: str = "") -> Workers:
     """Check the step's parameters as KFP delivers them: numbers also as 8.0, "8" or "8.0".
+
+    Args:
+        workers: See the component.
+        scheduler: See the component.
+        settings: See the component.
+        least_memory: See `parse_worker_settings`.
 
     Raises:
         ValueError: A parameter is invalid, or contradicts another one.
@@ -54,44 +64,59 @@ def parse_workers(workers: object, scheduler: str, settings: Mapping[str, object
     if settings and not count:
         names = ", ".join(settings)
         raise ValueError(f"distribution_specification has {names}, but workers is 0: set workers, or leave it out")
-    return Workers(count, scheduler, parse_worker_settings(settings))
+    return Workers(count, scheduler, parse_worker_settings(settings, least_memory))
 
 
 @contextmanager
-def engine_of(workers: Workers, dataset_path: str, dataset_uri: str) -> Iterator[DaskEngine | None]:
+def engine_of(workers: Workers, path: str, uri: str, folder: str) -> Iterator[DaskEngine | None]:
     """Yield the engine that the step itself uses; None if the step is alone.
 
     What processes of this machine have stored is deleted, because the next run has another folder.
 
     Args:
-        workers: Who prepares the data.
-        dataset_path: Local folder of the output `train_dataset`.
-        dataset_uri: Its address.
+        workers: Who does the work.
+        path: Local path of an output.
+        uri: Its address.
+        folder: Address for what the workers of a scheduler store.
 
     Raises:
         ValueError: Dask is missing, or a cluster cannot reach the outputs.
     """
     if workers.scheduler:
-        if "://" not in dataset_uri:
+        if "://" not in uri:
             raise ValueError(
-                f"dask_scheduler is {workers.scheduler!r}, and the output {dataset_uri} is on this machine, "
+                f"dask_scheduler is {workers.scheduler!r}, and the output {uri} is on this machine, "
                 "which workers may not write: run the pipeline with an object store, or set workers"
             )
         _provide_dask()
-        yield DaskEngine(join_uri(preparation_folder(dataset_uri), "scratch"), scheduler=workers.scheduler)
+        yield DaskEngine(join_uri(folder, "scratch"), scheduler=workers.scheduler)
     elif workers.count:
         _provide_dask()
-        # The datasets do not depend on the number. A pipeline for a cluster must not stop a laptop.
+        # The outputs do not depend on the number. A pipeline for a cluster must not stop a laptop.
         processes = min(workers.count, os.cpu_count() or 1)
         text = f"{workers.count} workers: {processes} processes of this machine, which has no access to a cluster"
         print(text, flush=True)
         memory = {"memory_limit": workers.settings.worker_memory} if workers.settings.worker_memory else {}
-        parent = Path(dataset_path).parent
+        parent = Path(path).parent
         parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".prepare-data-", dir=parent) as scratch:
+        with tempfile.TemporaryDirectory(prefix=".workers-", dir=parent) as scratch:
             yield DaskEngine(scratch, workers=processes, **memory)
     else:
         yield None
+
+
+def pod_runner(workers: Workers, uri: str, step_log: StepLog) -> Runner | None:
+    """Return the runner of pods; None if the step does the work itself, or starts processes.
+
+    Args:
+        workers: Who does the work.
+        uri: Address of an output.
+        step_log: Log of the step.
+    """
+    if not workers.count:
+        return None
+    runner = choose_runner("auto", step_log.log, uri, packages=STEP_PACKAGES)
+    return None if runner.shares_disk else runner
 
 
 def _provide_dask() -> None:
@@ -105,7 +130,7 @@ def _provide_dask() -> None:
         return
     if not os.environ.get(INSTALLS_PACKAGES):
         raise ValueError(
-            "workers of prepare_data need the Python package distributed, which is missing here: run pip install "
+            "workers need the Python package distributed, which is missing here: run pip install "
             "'kfp-distributed[dask]', or add it to the image of the step"
         )
     install(*DASK)

@@ -17,14 +17,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from kfp_distributed.components.prepare_data.dask_engine import (
+from kfp_distributed.components.worker_pool.dask_engine import (
     count_workers,
     dask_environment,
     dask_tasks,
     started_scheduler,
     worker_options,
 )
-from kfp_distributed.components.prepare_data.stored_tasks import StoredTasks
+from kfp_distributed.components.worker_pool.stored_tasks import StoredTasks
 from kfp_distributed.processes import ProcessGroup
 from kfp_distributed.storage.errors import KeyNotFound, StorageError
 from kfp_distributed.storage.opener import open_store
@@ -40,7 +40,7 @@ _SECONDS_FOR_WORKERS = 120
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that the processes of one preparation must have in common."""
+    """Return the versions that the processes of one job must have in common."""
     packages = ("dask", "distributed", "numpy", "pyarrow")
     return {"python": platform.python_version(), **{package: version(package) for package in packages}}
 
@@ -150,7 +150,7 @@ def read_scheduler(store: Store) -> SchedulerRecord | None:
     if different := [name for name in own if own[name] != record.versions.get(name)]:
         texts = (f"{name} {own[name]} and not {record.versions.get(name)}" for name in different)
         raise ValueError(
-            f"this worker has {', '.join(texts)}, which the scheduler has, so that the datasets might differ: use an "
+            f"this worker has {', '.join(texts)}, which the scheduler has, so that the results might differ: use an "
             "image with the packages, or start the step again"
         )
     return record
@@ -159,7 +159,7 @@ def read_scheduler(store: Store) -> SchedulerRecord | None:
 def work_for(record: SchedulerRecord) -> None:
     """Run a worker until it ends: its scheduler has ended, or the worker was killed."""
     with (
-        tempfile.TemporaryDirectory(prefix="prepare-data-worker-") as folder,
+        tempfile.TemporaryDirectory(prefix="worker-") as folder,
         ProcessGroup(folder=folder) as processes,
     ):
         command = _command(record, Path(folder))

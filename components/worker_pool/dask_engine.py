@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kfp_distributed.components.prepare_data.stored_tasks import StoredTasks, TaskFuture
+from kfp_distributed.components.worker_pool.stored_tasks import StoredTasks, TaskFuture
 from kfp_distributed.processes import ProcessGroup
 
 _CONFIGURATION = {
@@ -78,7 +78,7 @@ class DaskEngine:
         # The scheduler runs in a thread of this process. The workers are started here and not by Dask, whose workers
         # run the main module of this process again, and may survive it.
         with (
-            tempfile.TemporaryDirectory(prefix="prepare-data-workers-") as folder,
+            tempfile.TemporaryDirectory(prefix="workers-") as folder,
             ProcessGroup(folder=folder) as processes,
             started_scheduler("127.0.0.1") as cluster,
             distributed.Client(cluster, set_as_default=False) as client,

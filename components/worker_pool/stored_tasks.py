@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any, Protocol
 
-from kfp_distributed.components.prepare_data.piece_tasks import Item, Result
+from kfp_distributed.components.worker_pool.piece_tasks import Item, Result
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
 
