@@ -16,9 +16,9 @@ import uuid
 from collections import Counter
 from pathlib import Path
 
-from kfp_distributed.components.export_model import claims
 from kfp_distributed.components.export_model.export import run_export
-from kfp_distributed.components.export_model.versions import read_complete
+from kfp_distributed.components.model_versions import claims
+from kfp_distributed.components.model_versions.versions import read_complete
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import FORMATS
 from kfp_distributed.storage.opener import open_store
