@@ -15,6 +15,7 @@ _COMMANDS = {
     "watch": "Show the progress of a training.",
     "logs": "Print the logs of a training.",
     "cancel": "Delete a training.",
+    "models": "List, compare, name and delete exported models.",
 }
 """Summaries of the commands. The command NAME is `command` of the module kfp_distributed.cli.commands.NAME."""
 
