@@ -150,7 +150,7 @@ def compare_versions(first: dict[str, Any], second: dict[str, Any]) -> list[tupl
             pair = left.get(name), right.get(name)
             if pair[0] == pair[1] and kind == "file":
                 continue
-            numbers = [value for value in pair if type(value) in (int, float)]
+            numbers = [value for value in pair if isinstance(value, int | float)]
             difference = f"{numbers[1] - numbers[0]:+.6g}" if kind == "metric" and len(numbers) == 2 else ""
             cells = [_cell(value) for value in pair]
             rows.append((f"{kind} {name}".strip(), *cells, difference))
