@@ -310,7 +310,7 @@ def test_each_step_is_a_package_that_no_other_step_imports():
         and statement.module.startswith("components")
         and step(statement.module) != step(module)
         and statement.module not in SHARED_BY_STEPS
-        and not statement.module.startswith("components.model_formats.")
+        and not statement.module.startswith(("components.model_formats.", "components.model_versions."))
         and not (
             step(module) == "prepare_data"
             and f"{statement.module}.".startswith(tuple(f"{name}." for name in JOB_ENGINE))

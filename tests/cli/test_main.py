@@ -30,7 +30,14 @@ def test_help_imports_no_heavy_package():
     assert commands[:5] == ["install", "uninstall", "doctor", "compile", "render"]
 
 
-ARGUMENTS = {"compile": " FOLDER", "watch": " JOB", "logs": " JOB", "cancel": " JOB", "serve": " MODEL"}
+ARGUMENTS = {
+    "compile": " FOLDER",
+    "watch": " JOB",
+    "logs": " JOB",
+    "cancel": " JOB",
+    "serve": " MODEL",
+    "models": " COMMAND [ARGS]...",
+}
 
 
 @pytest.mark.parametrize("name", main.list_commands(click.Context(main)))
