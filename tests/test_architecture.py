@@ -57,7 +57,8 @@ JOB_ENGINE = (
     "components.train.tell.log_format",
     "components.train.tell.step_log",
 )
-"""What starts the replicas of a job and follows them. `prepare_data` uses it for its workers."""
+"""What starts the replicas of a job and follows them. `prepare_data` uses it for its workers, and `deploy_model`
+watches its InferenceService with it."""
 
 ROW_READERS = (
     "booleans",
@@ -183,6 +184,7 @@ OPTIONAL_PACKAGES = {
 
 LATE_IMPORTS = {
     "components.evaluate.component": "kfp reads the signature where pipelines are written, without the step's packages",
+    "components.deploy_model.component": "the same",
     "components.export_model.component": "the same",
     "components.export_model.step": "the client of MLflow is needed only where MLFLOW_TRACKING_URI is set",
     "components.fingerprint_source.component": "the same",
@@ -298,7 +300,7 @@ def test_packages_import_only_lower_packages():
 
 
 def test_each_step_is_a_package_that_no_other_step_imports():
-    steps = ("evaluate", "export_model", "fingerprint_source", "predict", "prepare_data", "train")
+    steps = ("deploy_model", "evaluate", "export_model", "fingerprint_source", "predict", "prepare_data", "train")
 
     def step(module):
         return next((name for name in steps if f"{module}.".startswith(f"components.{name}.")), "")
@@ -312,7 +314,7 @@ def test_each_step_is_a_package_that_no_other_step_imports():
         and statement.module not in SHARED_BY_STEPS
         and not statement.module.startswith(("components.model_formats.", "components.model_versions."))
         and not (
-            step(module) == "prepare_data"
+            step(module) in ("deploy_model", "prepare_data")
             and f"{statement.module}.".startswith(tuple(f"{name}." for name in JOB_ENGINE))
         )
         and not (

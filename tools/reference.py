@@ -81,6 +81,9 @@ def generated_parts(root: Path = ROOT) -> dict[str, Callable[[], str]]:
         "permissions for trainer": lambda: describe_role(
             (root / "deploy" / "trainer.yaml").read_text(encoding="utf-8")
         ),
+        "permissions of deploy_model": lambda: describe_role(
+            (root / "deploy" / "deploy-model.yaml").read_text(encoding="utf-8")
+        ),
     }
 
 

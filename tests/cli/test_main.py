@@ -79,7 +79,7 @@ class TestCompile:
     def needs(self, folder, *options):
         done = CliRunner().invoke(main, ["compile", str(folder), *options])
         assert done.exit_code == 0, done.output
-        steps = ["prepare_data", "train", "evaluate", "export_model", "fingerprint_source", "predict"]
+        steps = ["prepare_data", "train", "evaluate", "export_model", "fingerprint_source", "predict", "deploy_model"]
         names = [*steps, "train_and_export"]
         assert [line.split()[0] for line in done.output.splitlines()] == [f"{folder / name}.yaml" for name in names]
         libraries = read_step_libraries((folder / "train_and_export.yaml").read_text())
