@@ -123,13 +123,6 @@ def _state(job: ClusterJob, states: Counter[str]) -> str:
     return next((shown for state, shown in _MOST_ADVANCED.items() if states[state]), "waiting")
 
 
-def format_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return rows below the names of their columns, as aligned lines."""
-    table = [[column.upper() for column in columns], *rows]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
-
-
 def read_distribution(job: ClusterJob) -> dict[str, Any]:
     """Return the distribution_specification of a job, as far as its object has it: replicas and restarts."""
     spec = job.manifest["spec"]

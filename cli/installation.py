@@ -43,16 +43,18 @@ class Change(NamedTuple):
     reason: str = ""
 
 
-def installed_objects(namespace: str, account: str, *, trainer: bool = False) -> list[Object]:
+def installed_objects(namespace: str, account: str, *, trainer: bool = False, deploy: bool = False) -> list[Object]:
     """Return the Roles, the RoleBindings and, as the last one, the ConfigMap with the library that is installed here.
 
     Args:
         namespace: Their namespace; "" for objects that name none.
         account: The ServiceAccount of the steps.
         trainer: Whether to add the Role and the RoleBinding for Kubeflow Trainer. Default: False.
+        deploy: Whether to add the Role and the RoleBinding of the step `deploy_model`. Default: False.
     """
     objects: list[Object] = []
-    for file in ("rbac.yaml", "trainer.yaml") if trainer else ("rbac.yaml",):
+    wanted = {"rbac.yaml": True, "trainer.yaml": trainer, "deploy-model.yaml": deploy}
+    for file in (name for name, is_wanted in wanted.items() if is_wanted):
         text = (files("kfp_distributed.deploy") / file).read_text(encoding="utf-8")
         role, binding = yaml.safe_load_all(text)
         objects += [role, {**binding, "subjects": [{"kind": "ServiceAccount", "name": account}]}]

@@ -16,6 +16,7 @@ _COMMANDS = {
     "logs": "Print the logs of a training.",
     "cancel": "Delete a training.",
     "serve": "Answer requests for the predictions of a model over HTTP.",
+    "models": "List, compare, name and delete exported models.",
 }
 """Summaries of the commands. The command NAME is `command` of the module kfp_distributed.cli.commands.NAME."""
 

@@ -1,7 +1,9 @@
-"""The steps of a pipeline: `prepare_data`, `train`, `evaluate`, `export_model`, `fingerprint_source` and `predict`.
+"""The steps of a pipeline.
+
+They are `prepare_data`, `train`, `evaluate`, `export_model`, `fingerprint_source`, `predict` and `deploy_model`.
 
 The environment variables of `Delivery.from_environment` configure how the steps find this library. `steps(delivery)`
-returns the same six steps for another delivery. `SingleJob`, `TensorFlow`, `Mpi` and `PyTorch` make the
+returns the same seven steps for another delivery. `SingleJob`, `TensorFlow`, `Mpi` and `PyTorch` make the
 `distribution_specification` of `train`.
 """
 
@@ -26,6 +28,7 @@ if os.environ.get("_KFP_RUNTIME") != "true":
         "TensorFlow",
         "Toleration",
         "Volume",
+        "deploy_model",
         "evaluate",
         "export_model",
         "fingerprint_source",
@@ -42,9 +45,10 @@ if os.environ.get("_KFP_RUNTIME") != "true":
     export_model: Any
     fingerprint_source: Any
     predict: Any
+    deploy_model: Any
 
     class _Package(ModuleType):
-        """This package, which makes the six components when one of them is first used.
+        """This package, which makes the seven components when one of them is first used.
 
         A component has the name of the subpackage of its step, and stands for it: see `StepComponent`.
         """

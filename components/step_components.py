@@ -1,9 +1,10 @@
-"""Create the six steps as KFP components, with the packages that each needs."""
+"""Create the seven steps as KFP components, with the packages that each needs."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from kfp_distributed.components.delivery import IMAGE_VARIABLE, Delivery
+from kfp_distributed.components.deploy_model.component import deploy_model
 from kfp_distributed.components.evaluate.component import evaluate
 from kfp_distributed.components.export_model.component import export_model
 from kfp_distributed.components.fingerprint_source.component import fingerprint_source
@@ -17,9 +18,12 @@ from kfp_distributed.trainers.requirements import replica_images
 _RUN_MODELS = ("evaluate", "predict")
 """Steps that run models, and need TensorFlow and ONNX Runtime."""
 
+_NEVER_CACHED = ("fingerprint_source", "deploy_model")
+"""Steps whose inputs stay the same when the source changes, or when another version is deployed."""
+
 
 class Steps(NamedTuple):
-    """The six steps. Each is a component to call in a `@dsl.pipeline` function."""
+    """The seven steps. Each is a component to call in a `@dsl.pipeline` function."""
 
     prepare_data: Any
     train: Any
@@ -27,6 +31,7 @@ class Steps(NamedTuple):
     export_model: Any
     fingerprint_source: Any
     predict: Any
+    deploy_model: Any
 
 
 def steps(
@@ -36,7 +41,7 @@ def steps(
     replicas_image: str = "",
     replicas_images: Mapping[str, str] | None = None,
 ) -> Steps:
-    """Create the six steps for a delivery of the library.
+    """Create the seven steps for a delivery of the library.
 
     Args:
         delivery: How the steps find the library. Default: `Delivery.namespace()`.
@@ -62,6 +67,7 @@ def steps(
         "export_model": export_model,
         "fingerprint_source": fingerprint_source,
         "predict": predict,
+        "deploy_model": deploy_model,
     }
     return Steps(
         **{
@@ -71,8 +77,7 @@ def steps(
                 packages=PACKAGES[name],
                 library=delivery.requirement,
                 task_config=task_config and name == "train",
-                # Its inputs stay the same when the source changes.
-                cached=name != "fingerprint_source",
+                cached=name not in _NEVER_CACHED,
                 variables=variables.get(name, {}),
             )
             for name, function in functions.items()

@@ -2,7 +2,16 @@
 
 from kfp import dsl
 
-from kfp_distributed.components import Steps, evaluate, export_model, fingerprint_source, predict, prepare_data, train
+from kfp_distributed.components import (
+    Steps,
+    deploy_model,
+    evaluate,
+    export_model,
+    fingerprint_source,
+    predict,
+    prepare_data,
+    train,
+)
 from kfp_distributed.components.input_values import accept_input_values
 
 DIGITS_DISTRIBUTION = {"distribution_type": "TF", "number_of_workers": 3, "number_of_parameter_servers": 0}
@@ -178,5 +187,5 @@ def _make_export_if_good_enough(with_steps: Steps):  # type: ignore[no-untyped-d
 
 
 train_and_export = make_train_and_export(
-    Steps(prepare_data, train, evaluate, export_model, fingerprint_source, predict)
+    Steps(prepare_data, train, evaluate, export_model, fingerprint_source, predict, deploy_model)
 )

@@ -14,6 +14,7 @@ from kfp_distributed.storage.opener import open_store
 _PROGRAM = Path(__file__).parent / "export_races.py"
 _COUNT = 10
 _KILLS = 50
+_DELETIONS = 20
 _SEED = 20261126
 _MODEL_NAME = "raced"
 
@@ -63,3 +64,10 @@ def check_kills(uri, bucket):
     assert sum(ran["seen"].values()) == _KILLS
     # The moments were spread over the whole export.
     assert {"claim", "partial", "complete"} <= ran["seen"].keys(), ran
+
+
+def check_killed_deletions(uri, bucket):
+    ran = _run("deletions", uri, bucket, _DELETIONS)
+    assert sum(ran["seen"].values()) == _DELETIONS
+    assert {"complete", "deleted"} <= ran["seen"].keys(), ran
+    assert ran["states"] == {"complete": ran["seen"]["complete"] + 1}, ran

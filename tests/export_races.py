@@ -1,6 +1,6 @@
 """A program of exporting processes that race or are killed. Its last line of output is a JSON object.
 
-python export_races.py kills|race|race-version MODEL_URI BUCKET MODEL_NAME COUNT SEED
+python export_races.py kills|race|race-version|deletions MODEL_URI BUCKET MODEL_NAME COUNT SEED
 
 The environment has the address of the S3 server. All processes are forked, so that they begin without imports.
 """
@@ -14,11 +14,14 @@ import tempfile
 import time
 import uuid
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
-from kfp_distributed.components.export_model import claims
 from kfp_distributed.components.export_model.export import run_export
-from kfp_distributed.components.export_model.versions import read_complete
+from kfp_distributed.components.model_versions import claims
+from kfp_distributed.components.model_versions.aliases import read_aliases, remove_alias, set_alias
+from kfp_distributed.components.model_versions.deletion import delete_version
+from kfp_distributed.components.model_versions.versions import VersionRefused, read_complete
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import FORMATS
 from kfp_distributed.storage.opener import open_store
@@ -113,6 +116,39 @@ def kill_exporters(exporters, store, count, chance):
     return {"seen": seen, "leftovers": leftovers(store, exporters.name), "span": span}
 
 
+def kill_deletions(exporters, store, count, chance):
+    """Kill deletions at random moments, while others set an alias. Return what the next exports left."""
+    seen, name = Counter(), exporters.name
+    for _ in range(count):
+        version = exporters.finish(exporters.start())["version"]
+        process = os.fork()
+        if not process:
+            with suppress(VersionRefused):
+                delete_version(open_store(store.uri), name, version)  # A connection is not shared.
+            os._exit(0)
+        time.sleep(chance.uniform(0, 0.04))
+        if chance.random() < 0.6:
+            os.kill(process, signal.SIGKILL)
+        else:
+            with suppress(VersionRefused):
+                set_alias(store, name, version, "production")
+        os.waitpid(process, 0)
+        named = read_aliases(store, name).get("production")
+        assert named is None or read_complete(store, f"{name}/{named}/"), named
+        is_complete = bool(read_complete(store, f"{name}/{version}/"))
+        seen["complete" if is_complete else "partial" if store.children(f"{name}/{version}") else "deleted"] += 1
+        remove_alias_if_set(store, name)
+    time.sleep(LEASE_SECONDS + 2)
+    newest = exporters.finish(exporters.start())["version"]
+    assert newest == count + 1, "a number was used again"
+    return {"seen": seen, "states": state_of(store, name)}
+
+
+def remove_alias_if_set(store, name):
+    with suppress(VersionRefused):
+        remove_alias(store, name, "production")
+
+
 def race(exporters, count, version):
     """Begin exports at one time; return their results."""
     begin = time.time() + 0.5
@@ -126,6 +162,9 @@ def main(what, uri, bucket, name, count, seed):
         if what == "kills":
             claims.LEASE_SECONDS = LEASE_SECONDS
             result = kill_exporters(exporters, store, int(count), random.Random(seed))
+        elif what == "deletions":
+            claims.LEASE_SECONDS = LEASE_SECONDS
+            result = kill_deletions(exporters, store, int(count), random.Random(seed))
         else:
             results = race(exporters, int(count), 3 if what == "race-version" else 0)
             result = {"results": results, "leftovers": leftovers(store, name), "states": state_of(store, name)}

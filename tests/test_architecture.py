@@ -57,7 +57,11 @@ JOB_ENGINE = (
     "components.train.tell.log_format",
     "components.train.tell.step_log",
 )
-"""What starts the replicas of a job and follows them. The workers of steps use it."""
+"""What starts the replicas of a job and follows them. The workers of steps use it, and `deploy_model` watches its
+InferenceService with it."""
+
+SHARED_ROOMS = ("components.model_formats.", "components.model_versions.", "components.worker_pool.")
+"""Packages beside the steps that several of them import."""
 
 ROW_READERS = (
     "booleans",
@@ -182,6 +186,7 @@ OPTIONAL_PACKAGES = {
 
 LATE_IMPORTS = {
     "components.evaluate.component": "kfp reads the signature where pipelines are written, without the step's packages",
+    "components.deploy_model.component": "the same",
     "components.export_model.component": "the same",
     "components.export_model.step": "the client of MLflow is needed only where MLFLOW_TRACKING_URI is set",
     "components.fingerprint_source.component": "the same",
@@ -297,7 +302,7 @@ def test_packages_import_only_lower_packages():
 
 
 def test_each_step_is_a_package_that_no_other_step_imports():
-    steps = ("evaluate", "export_model", "fingerprint_source", "predict", "prepare_data", "train")
+    steps = ("deploy_model", "evaluate", "export_model", "fingerprint_source", "predict", "prepare_data", "train")
 
     def step(module):
         return next((name for name in steps if f"{module}.".startswith(f"components.{name}.")), "")
@@ -309,9 +314,9 @@ def test_each_step_is_a_package_that_no_other_step_imports():
         and statement.module.startswith("components")
         and step(statement.module) != step(module)
         and statement.module not in SHARED_BY_STEPS
-        and not statement.module.startswith(("components.model_formats.", "components.worker_pool."))
+        and not statement.module.startswith(SHARED_ROOMS)
         and not (
-            step(module) in ("prepare_data", "predict")
+            step(module) in ("deploy_model", "prepare_data", "predict")
             and f"{statement.module}.".startswith(tuple(f"{name}." for name in JOB_ENGINE))
         )
         and not (

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from kfp_distributed.components.deploy_model.service_checks import PERMISSIONS
 from kfp_distributed.components.train.describe.manifests import job_kind
 from kfp_distributed.components.train.describe.manifests.train_job import TRAIN_JOB
 from kfp_distributed.components.train.run.runners.kubernetes.choose_operator import own_permissions
@@ -18,7 +19,11 @@ ROOT = Path(__file__).parent.parent
 IMAGES = sorted(path.parent for path in (ROOT / "images").glob("*/Containerfile"))
 ROLE, BINDING = yaml.safe_load_all((ROOT / "deploy" / "rbac.yaml").read_text())
 TRAINER_ROLE, TRAINER_BINDING = yaml.safe_load_all((ROOT / "deploy" / "trainer.yaml").read_text())
-ROLES = pytest.mark.parametrize(("file", "role"), [("rbac.yaml", ROLE), ("trainer.yaml", TRAINER_ROLE)])
+DEPLOY_ROLE, DEPLOY_BINDING = yaml.safe_load_all((ROOT / "deploy" / "deploy-model.yaml").read_text())
+ROLES = pytest.mark.parametrize(
+    ("file", "role"),
+    [("rbac.yaml", ROLE), ("trainer.yaml", TRAINER_ROLE), ("deploy-model.yaml", DEPLOY_ROLE)],
+)
 
 
 @pytest.mark.parametrize(
@@ -81,6 +86,14 @@ def test_role_of_trainer_grants_what_a_train_job_needs_besides():
     needed = {permission for permission in needed_permissions(TRAIN_JOB, claims=True) if permission not in others}
     rules = TRAINER_ROLE["rules"]
     assert set(granted_permissions([True] * len(rules), rules)) == needed
+
+
+def test_role_of_deploy_model_grants_exactly_what_a_deployment_checks():
+    rules = DEPLOY_ROLE["rules"]
+    assert granted_permissions([True] * len(rules), rules) == PERMISSIONS
+    assert DEPLOY_BINDING["subjects"] == BINDING["subjects"]
+    assert DEPLOY_BINDING["roleRef"] == {**BINDING["roleRef"], "name": DEPLOY_ROLE["metadata"]["name"]}
+    assert not any("namespace" in item["metadata"] for item in (DEPLOY_ROLE, DEPLOY_BINDING))
 
 
 def granted_permissions(counts, rules=ROLE["rules"]):

@@ -110,7 +110,16 @@ def test_two_builds_of_a_commit_are_equal(repository, tmp_path, monkeypatch):
     assert [name for name in first if first[name] != second.get(name)] == []
     assert first.keys() == second.keys()
 
-    steps = ("evaluate", "export_model", "fingerprint_source", "predict", "prepare_data", "train", "train_and_export")
+    steps = (
+        "deploy_model",
+        "evaluate",
+        "export_model",
+        "fingerprint_source",
+        "predict",
+        "prepare_data",
+        "train",
+        "train_and_export",
+    )
     wheel = f"kfp_distributed-{VERSION}-py3-none-any.whl"
     assert {*first} == {
         *(f"component_specs/{name}.yaml" for name in steps),

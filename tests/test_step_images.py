@@ -14,7 +14,10 @@ from kfp_distributed.components.step_packages import DASK, PACKAGES
 from kfp_distributed.library.content import STEP_PACKAGES, content_hash, read_library
 
 ROOT = Path(__file__).parent.parent
-STEPS = {"steps": ("prepare_data", "train", "export_model", "fingerprint_source"), "evaluate": ("evaluate", "predict")}
+STEPS = {
+    "steps": ("prepare_data", "train", "export_model", "fingerprint_source", "deploy_model"),
+    "evaluate": ("evaluate", "predict"),
+}
 
 
 def pinned(image: str, *, first_block: bool = False) -> dict[str, str]:

@@ -81,6 +81,9 @@ def generated_parts(root: Path = ROOT) -> dict[str, Callable[[], str]]:
         "permissions for trainer": lambda: describe_role(
             (root / "deploy" / "trainer.yaml").read_text(encoding="utf-8")
         ),
+        "permissions of deploy_model": lambda: describe_role(
+            (root / "deploy" / "deploy-model.yaml").read_text(encoding="utf-8")
+        ),
     }
 
 
@@ -132,12 +135,13 @@ def _default(entry: Any) -> str:  # noqa: ANN401
     return "none" if entry.default is None else f"`{json.dumps(entry.default)}`"
 
 
-def describe_commands(group: click.Group, program: str) -> str:
+def describe_commands(group: click.Group, program: str, level: str = "##") -> str:
     """Return a section for each command of a command line: its usage, its help and its options.
 
     Args:
         group: The commands.
         program: Name of the program.
+        level: Mark of the sections' headings. Default: that of the second level.
     """
     parent = click.Context(group, info_name=program)
     sections = []
@@ -151,7 +155,9 @@ def describe_commands(group: click.Group, program: str) -> str:
         records = [parameter.get_help_record(context) for parameter in parameters]
         options = table(("option", "meaning"), [(f"`{record[0]}`", record[1]) for record in records if record])
         help_text = inspect.cleandoc(command.help or "")
-        sections.append(f"## {name}\n\n```text\n{usage}\n```\n\n{help_text}\n\n{options}")
+        sections.append(f"{level} {name}\n\n```text\n{usage}\n```\n\n{help_text}\n\n{options}")
+        if isinstance(command, click.Group):
+            sections.append(describe_commands(command, context.command_path, f"{level}#"))
     return "\n".join(sections)
 
 

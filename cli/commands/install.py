@@ -38,6 +38,11 @@ _ATTEMPTS = 5
     is_flag=True,
     help="Add the Role and the RoleBinding kfp-distributed-trainer, for trainings with Kubeflow Trainer v2.",
 )
+@click.option(
+    "--deploy",
+    is_flag=True,
+    help="Add the Role and the RoleBinding kfp-distributed-deploy-model, for steps that deploy models with KServe.",
+)
 @click.option("--dry-run", is_flag=True, help="Ask the API server what would change, and change nothing.")
 @click.option(
     "--output",
@@ -49,6 +54,7 @@ def command(
     namespace: str,
     service_account: str,
     trainer: bool,
+    deploy: bool,
     dry_run: bool,
     output: Literal["yaml"] | None,
     prune: timedelta | None,
@@ -56,18 +62,18 @@ def command(
     """Put the library and the permissions of the steps into a namespace.
 
     Creates or updates the Role and the RoleBinding kfp-distributed-train, and the ConfigMap with the installed version
-    of the library. With --trainer, it also lets the steps use Kubeflow Trainer v2. Libraries of other versions stay. A
-    second run changes nothing.
+    of the library. With --trainer, it also lets the steps use Kubeflow Trainer v2, with --deploy it lets them deploy
+    models. Libraries of other versions stay. A second run changes nothing.
     """
     account = service_account or DEFAULT_ACCOUNT
     if output:
         if prune is not None:
             raise WrongArgument("--prune needs a cluster; use it without --output")
-        click.echo(_as_yaml(installed_objects(namespace, account, trainer=trainer)), nl=False)
+        click.echo(_as_yaml(installed_objects(namespace, account, trainer=trainer, deploy=deploy)), nl=False)
         return
     api = connected(namespace)
     try:
-        objects = installed_objects(api.namespace, account, trainer=trainer)
+        objects = installed_objects(api.namespace, account, trainer=trainer, deploy=deploy)
         changed = _install(Namespace(api, api.namespace), objects, prune, dry_run=dry_run)
     except ClusterError as error:
         raise refused(error) from None

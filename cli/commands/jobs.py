@@ -4,11 +4,12 @@ from datetime import datetime, timezone
 
 import click
 
-from kfp_distributed.cli.cluster_jobs import JobRow, format_table, job_rows
+from kfp_distributed.cli.cluster_jobs import JobRow, job_rows
 from kfp_distributed.cli.ended_jobs import EndedRow, alive_seconds, ended_rows, read_summaries
 from kfp_distributed.cli.job_search import list_jobs, list_pods
 from kfp_distributed.cli.options import bucket_option, connected, namespace_option, refused
 from kfp_distributed.cli.pipeline_store import StoreNotReached, bucket_words, open_pipeline_store
+from kfp_distributed.cli.text_table import format_table
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.train.tell.training_summary import TrainingSummary
 from kfp_distributed.storage.errors import StorageError

@@ -10,6 +10,7 @@ import click
 from kfp_distributed.cli.options import WrongArgument, end_interrupted
 from kfp_distributed.components.model_formats.load import load_model
 from kfp_distributed.components.model_server.http_server import ModelServer, ServedModel
+from kfp_distributed.components.model_versions.aliases import resolve
 from kfp_distributed.components.predict.model_folder import check_model, download_model
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import ModelIncomplete
@@ -27,11 +28,16 @@ REST_PORT = 8501
 def command(context: click.Context, model: str, name: str, host: str, port: int) -> None:
     """Answer requests for the predictions of MODEL over HTTP, as TensorFlow Serving and KServe do.
 
-    MODEL is a folder or an address of a model, such as s3://models/digits/3. The credentials of an object store are
+    MODEL is a folder or an address of a model, such as s3://models/digits/3 or s3://models/digits@production. The
+    version of an alias is that of the start. The credentials of an object store are
     those of the environment, such as AWS_ACCESS_KEY_ID. The server is for one machine and for tests: it has no
     authentication, so let only this machine reach it.
     """
     signal.signal(signal.SIGTERM, lambda number, frame: context.exit(128 + number))
+    try:
+        model = resolve(model)
+    except (ValueError, StorageError) as error:
+        raise click.ClickException(str(error)) from None
     name_in_address, version = name_and_version(model)
     name = name or name_in_address
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", name):

@@ -49,8 +49,10 @@ def command(namespace: str, version: str | None, dry_run: bool) -> None:
 
 
 def _installed(target: Namespace, name: str) -> list[Object | None]:
-    role, binding, trainer_role, trainer_binding, _ = installed_objects(name, DEFAULT_ACCOUNT, trainer=True)
-    return [*target.read([binding, role, trainer_binding, trainer_role]), *target.libraries()]
+    *objects, _ = installed_objects(name, DEFAULT_ACCOUNT, trainer=True, deploy=True)
+    # Each RoleBinding before its Role.
+    pairs = zip(objects[1::2], objects[::2], strict=True)
+    return [*target.read([item for pair in pairs for item in pair]), *target.libraries()]
 
 
 def _libraries(target: Namespace, name: str, version: str) -> list[Object]:

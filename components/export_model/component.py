@@ -14,6 +14,8 @@ def export_model(
     mlflow_run_id: str = "",
     version: int = 0,
     metrics: dsl.Input[dsl.Metrics] = None,
+    aliases: list[str] = [],
+    keep: int = 0,
 ) -> NamedTuple("Exported", [("uri", str), ("version", int)]):  # type: ignore[valid-type]
     """Exports a model as a numbered version that TensorFlow Serving and KServe load.
 
@@ -37,6 +39,10 @@ def export_model(
         version: Number of the version, at least 1. An existing version is never overwritten. Default: 0, which means
             the number after the highest one in use.
         metrics: Metrics to store in the manifest, usually those of `evaluate`. Default: none.
+        aliases: Names that move to the version after it is complete. BUCKET/MODEL_NAME@ALIAS is then the address of
+            the version. Each has lower-case letters, digits and hyphens. Example: ["production"]. Default: [].
+        keep: Number of the newest complete versions to keep after the export. Older ones are deleted, except those
+            with an alias. Example: 5. Default: 0, which means all.
 
     Returns:
         manifest: JSON file export.json with name, version and time, the metrics, the run, and the SHA-256 of each file.

@@ -16,22 +16,23 @@ number can be loaded. After that, everything is there.
 
 import json
 import random
-import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import datetime, timezone
-from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple, cast
 
 from kfp_distributed.components.artifacts import Artifact
-from kfp_distributed.components.export_model.claims import CLAIMS, Claim, clear_dead, hold, task_record
 from kfp_distributed.components.export_model.model_source import ModelSource, open_source, refuse_changed
-from kfp_distributed.components.export_model.versions import (
+from kfp_distributed.components.model_versions.addresses import check_alias, check_model_name, export_root
+from kfp_distributed.components.model_versions.aliases import deleted_versions, deletion_record, set_alias
+from kfp_distributed.components.model_versions.claims import CLAIMS, Claim, clear_dead, hold, task_key, task_record
+from kfp_distributed.components.model_versions.deletion import apply_retention, finish_deletions
+from kfp_distributed.components.model_versions.versions import (
     EXPORT_MANIFEST,
     LARGEST_VERSION,
     next_version,
@@ -66,6 +67,8 @@ def run_export(
     version: int,
     metrics: Mapping[str, Any],
     manifest: Artifact,
+    aliases: Sequence[str] = (),
+    keep: int = 0,
 ) -> Exported:
     """Export a model as a new version.
 
@@ -77,6 +80,8 @@ def run_export(
         version: Number of the version; 0 for the next free number.
         metrics: Metrics for the manifest. Values that are not finite numbers are left out.
         manifest: Output artifact for a copy of export.json. Its URI has the ID of the run.
+        aliases: Aliases that move to the version after it is complete. Default: none.
+        keep: Number of the newest complete versions to keep; 0 for all. Versions with aliases stay too. Default: 0.
 
     Returns:
         Address and number of the exported version.
@@ -89,24 +94,35 @@ def run_export(
         LeaseLost: No bytes moved for too long. A later export deletes the uploaded files.
     """
     refuse_placeholders({"model_name": model_name, "bucket": bucket})
-    check_request(model_name, version)
+    check_model_name(model_name)
+    check_version(version)
+    for alias in aliases:
+        check_alias(alias)
+    if keep < 0:
+        raise ValueError(f"keep={keep} is not allowed: give the number of versions to keep, or 0 for all.")
     task = parse_task_folder(manifest.uri)
     store = open_store(export_root(bucket))
     source = open_source(model_path, model_uri, store)
     require_bucket(store, "bucket", bucket)
     clear_dead(store, model_name)
-    task_id = sha256(task.uri.encode()).hexdigest()[:32] if task.is_unique else ""
-    if task_id and (exported := _find_exported(store, model_name, task_id, source, manifest)):
-        return exported
+    finish_deletions(store, model_name)
+    task_id = task_key(task.uri) if task.is_unique else ""
     description = {
         "metrics": finite_numbers(metrics),
         "source_run": task.run_id,
         "source_task": task.uri,
         "source_uri": model_uri,
     }
-    exported, text = _export_as_free_number(store, Claim(model_name, version, task=task_id), source, description)
-    Path(manifest.path).write_text(text, encoding="utf-8")
-    print(f"exported {exported.uri}")
+    exported = _find_exported(store, model_name, task_id, source, manifest) if task_id else None
+    if not exported:
+        exported, text = _export_as_free_number(store, Claim(model_name, version, task=task_id), source, description)
+        Path(manifest.path).write_text(text, encoding="utf-8")
+        print(f"exported {exported.uri}")
+    for alias in aliases:
+        set_alias(store, model_name, exported.version, alias)
+        print(f"{alias} is {exported.uri}")
+    if keep:
+        apply_retention(store, model_name, keep, exported.version)
     return exported
 
 
@@ -132,7 +148,10 @@ def _export_as_free_number(
         claim = Claim(name, version or _free_version(store, name), task=request.task)
         uri = join_uri(store.uri, claim.target)
         with hold(store, claim, description["source_run"]) as state:
-            if state == "free":
+            was_deleted = state == "free" and store.exists(deletion_record(name, claim.version))
+            if was_deleted and version:
+                raise ValueError(f"{uri} was deleted, and its number is not used again: {_ADVICE}")
+            if state == "free" and not was_deleted:
                 return Exported(uri, claim.version), publish(store, claim, source, description)
         if version and state == "exists":
             raise ValueError(f"{uri} exists already and is never overwritten: {_ADVICE}")
@@ -143,7 +162,8 @@ def _export_as_free_number(
 
 
 def _free_version(store: Store, model_name: str) -> int:
-    return next_version([*store.children(model_name), *store.children(f"{CLAIMS}/{model_name}")])
+    deleted = [f"{number}/" for number in deleted_versions(store, model_name)]
+    return next_version([*store.children(model_name), *store.children(f"{CLAIMS}/{model_name}"), *deleted])
 
 
 def _find_exported(
@@ -158,7 +178,7 @@ def _find_exported(
     except (KeyNotFound, ValueError):
         return None
     target = Claim(model_name, version).target
-    content = read_complete(store, target)
+    content = None if store.exists(deletion_record(model_name, version)) else read_complete(store, target)
     if not content or not set(source.files) <= {FileEntry(**entry) for entry in content["files"]}:
         return None
     Path(manifest.path).write_bytes(store.read(target + EXPORT_MANIFEST))
@@ -237,27 +257,12 @@ def _upload(store: Store, claim: Claim, source: ModelSource, staged: str) -> tup
     return source.files
 
 
-def export_root(bucket: str) -> str:
-    """Return the URI of the folder for exports.
-
-    Args:
-        bucket: A bucket's name ("models"), optionally with a prefix ("models/team-a"), a URI (s3://, minio://,
-            file://) or a path that begins with / or a dot.
-    """
-    return bucket if "://" in bucket or bucket.startswith(("/", ".")) else f"s3://{bucket}"
-
-
-def check_request(model_name: str, version: int) -> None:
-    """Check the name and the number that a user asks for.
+def check_version(version: int) -> None:
+    """Check the number that a user asks for.
 
     Raises:
-        ValueError: One of them is not allowed.
+        ValueError: It is not allowed.
     """
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", model_name):
-        raise ValueError(
-            f"model_name={model_name!r} is not allowed: 1 to 128 letters, digits, dots, hyphens and underscores, "
-            "the first a letter or a digit."
-        )
     if not 0 <= version <= LARGEST_VERSION:
         raise ValueError(f"version={version} is not allowed: give 1 or more, or 0 for the next free number.")
 

@@ -6,7 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from kfp_distributed.components.export_model.versions import EXPORT_MANIFEST
+from kfp_distributed.components.model_versions.versions import EXPORT_MANIFEST
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.files import FileEntry
 from kfp_distributed.storage.model import (

@@ -1,6 +1,7 @@
 """The `export_model` step, between the artifacts of KFP and the export."""
 
 import os
+from collections.abc import Sequence
 
 from kfp_distributed.components.artifacts import Artifact
 from kfp_distributed.components.export_model.export import Exported, run_export
@@ -19,6 +20,8 @@ def run_step(
     mlflow_run_id: str = "",
     version: int = 0,
     metrics: Artifact | None = None,
+    aliases: Sequence[str] = (),
+    keep: int = 0,
 ) -> Exported:
     """Export a model. The parameters are those of the component.
 
@@ -28,7 +31,8 @@ def run_step(
     """
     try:
         path, uri = _locate(model, model_uri)
-        exported = run_export(path, uri, model_name, bucket, version, metrics.metadata if metrics else {}, manifest)
+        numbers = metrics.metadata if metrics else {}
+        exported = run_export(path, uri, model_name, bucket, version, numbers, manifest, aliases, keep)
     except (ValueError, OSError, StorageError, ModelIncomplete) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None
     if os.environ.get("MLFLOW_TRACKING_URI"):

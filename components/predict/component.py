@@ -24,8 +24,9 @@ def predict(
     Args:
         model: Model of `train`, as a SavedModel or an ONNX model that returns a probability for each class, or one
             number for regression. Set either `model` or `model_uri`. Default: none.
-        model_uri: Address of such a model: an output of `train`, or a version that `export_model` has exported.
-            Example: "s3://models/digits/3". Default: empty, which means `model`.
+        model_uri: Address of such a model: an output of `train`, or a version that `export_model` has exported, by
+            number or by alias. Examples: "s3://models/digits/3", "s3://models/digits@production". Default: empty,
+            which means `model`.
         dataset: Dataset of `prepare_data`, with the columns that the model was trained with. All of its rows are
             predicted. It needs no label. Set either `dataset` or `source`. Default: none.
         source: Path or address of rows, in the formats and at the places that `prepare_data` reads. Columns that the

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from kfp_distributed.components.artifacts import Artifact
+from kfp_distributed.components.model_versions.aliases import resolve
 from kfp_distributed.components.predict.dataset_rows import open_dataset
 from kfp_distributed.components.predict.input_rows import RowReader
 from kfp_distributed.components.predict.model_folder import check_model, download_model
@@ -49,6 +50,8 @@ def run_prediction(request: PredictionRequest, predictions: Artifact, run: RunTa
         OSError: The source cannot be downloaded, or the output cannot be written.
         StorageError: The store cannot be read.
     """
+    if not request.model:
+        request = replace(request, model_uri=resolve(request.model_uri))
     target = Path(predictions.path)
     target.parent.mkdir(parents=True, exist_ok=True)
     with (

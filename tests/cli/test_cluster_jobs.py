@@ -5,8 +5,9 @@ from datetime import datetime, timezone
 import pytest
 from train.programs.jobs import make_job, workers
 
-from kfp_distributed.cli.cluster_jobs import ClusterJob, JobRow, format_table, grace_seconds, job_rows, objects_of
+from kfp_distributed.cli.cluster_jobs import ClusterJob, JobRow, grace_seconds, job_rows, objects_of
 from kfp_distributed.cli.job_logs import read_entries
+from kfp_distributed.cli.text_table import format_table
 from kfp_distributed.components.train.describe.distributions import parse_distribution
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
 from kfp_distributed.components.train.describe.manifests.job_objects import plan_objects

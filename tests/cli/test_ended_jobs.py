@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 from click.testing import CliRunner
-from train.kubernetes_api import KubernetesApi
+from kubernetes_api import KubernetesApi
 
 from kfp_distributed.cli import options
 from kfp_distributed.cli.ended_jobs import EndedRow, describe_end, ended_rows, read_summaries

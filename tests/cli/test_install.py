@@ -94,10 +94,11 @@ def test_uninstall(api):
     assert run("uninstall") == (0, ["There is no installation of kfp-distributed in namespace team."])
 
 
-def test_permissions_for_kubeflow_trainer_are_opt_in_and_uninstalled_too(api):
-    names = ["Role kfp-distributed-trainer", "RoleBinding kfp-distributed-trainer"]
+@pytest.mark.parametrize(("option", "role"), [("trainer", "trainer"), ("deploy", "deploy-model")])
+def test_other_permissions_are_opt_in_and_uninstalled_too(api, option, role):
+    names = [f"Role kfp-distributed-{role}", f"RoleBinding kfp-distributed-{role}"]
     assert run("install")[0] == 0
-    code, lines = run("install", "--trainer")
+    code, lines = run("install", f"--{option}")
     assert (code, lines[:5]) == (
         0,
         [
@@ -111,8 +112,8 @@ def test_permissions_for_kubeflow_trainer_are_opt_in_and_uninstalled_too(api):
     code, lines = run("uninstall")
     assert (code, set(lines) >= {f"deleted {name}" for name in names}) == (0, True)
     assert api.objects == {}
-    output = CliRunner().invoke(main, ["install", "--namespace", "team", "--trainer", "--output", "yaml"]).output
-    assert list(yaml.safe_load_all(output)) == installed_objects("team", "pipeline-runner", trainer=True)
+    output = CliRunner().invoke(main, ["install", "--namespace", "team", f"--{option}", "--output", "yaml"]).output
+    assert list(yaml.safe_load_all(output)) == installed_objects("team", "pipeline-runner", **{option: True})
 
 
 def library_of(version, hash_):

@@ -43,13 +43,20 @@ def test_the_objects():
     ]
 
 
-def test_the_objects_for_kubeflow_trainer_are_added_on_request():
+@pytest.mark.parametrize(
+    ("option", "file", "name"),
+    [
+        ("trainer", "trainer.yaml", "kfp-distributed-trainer"),
+        ("deploy", "deploy-model.yaml", "kfp-distributed-deploy-model"),
+    ],
+)
+def test_other_objects_are_added_on_request(option, file, name):
     deploy = Path(__file__).parents[2] / "deploy"
-    role, binding = yaml.safe_load_all((deploy / "trainer.yaml").read_text())
-    about = {"name": "kfp-distributed-trainer", "namespace": "team"}
+    role, binding = yaml.safe_load_all((deploy / file).read_text())
+    about = {"name": name, "namespace": "team"}
     added = [{**role, "metadata": about}, {**binding, "metadata": about, "subjects": [EDITOR]}]
     objects = installed_objects("team", "default-editor")
-    assert installed_objects("team", "default-editor", trainer=True) == [*objects[:2], *added, objects[2]]
+    assert installed_objects("team", "default-editor", **{option: True}) == [*objects[:2], *added, objects[2]]
 
 
 def test_without_a_namespace_the_objects_have_none():

@@ -30,7 +30,14 @@ def test_help_imports_no_heavy_package():
     assert commands[:5] == ["install", "uninstall", "doctor", "compile", "render"]
 
 
-ARGUMENTS = {"compile": " FOLDER", "watch": " JOB", "logs": " JOB", "cancel": " JOB", "serve": " MODEL"}
+ARGUMENTS = {
+    "compile": " FOLDER",
+    "watch": " JOB",
+    "logs": " JOB",
+    "cancel": " JOB",
+    "serve": " MODEL",
+    "models": " COMMAND [ARGS]...",
+}
 
 
 @pytest.mark.parametrize("name", main.list_commands(click.Context(main)))
@@ -72,7 +79,7 @@ class TestCompile:
     def needs(self, folder, *options):
         done = CliRunner().invoke(main, ["compile", str(folder), *options])
         assert done.exit_code == 0, done.output
-        steps = ["prepare_data", "train", "evaluate", "export_model", "fingerprint_source", "predict"]
+        steps = ["prepare_data", "train", "evaluate", "export_model", "fingerprint_source", "predict", "deploy_model"]
         names = [*steps, "train_and_export"]
         assert [line.split()[0] for line in done.output.splitlines()] == [f"{folder / name}.yaml" for name in names]
         libraries = read_step_libraries((folder / "train_and_export.yaml").read_text())

@@ -16,12 +16,18 @@ from kfp_distributed.components import prepare_data
 from kfp_distributed.storage import credentials_from_environment, open_store
 from kfp_distributed.trainers.requirements import variable_of
 
+ADDITIONS = {
+    "trainer": ("trainer.kubeflow.org", "Kubeflow Trainer 2.3"),
+    "kserve": ("serving.kserve.io", "KServe 0.17"),
+}
+"""API group and name of what a cluster may lack, by the mark of the tests that need it."""
+
 
 @pytest.hookimpl(trylast=True)  # After -m, because tests that it deselects need no cluster.
 def pytest_collection_modifyitems(config, items):
     """Deselect tests of versions of MPIJob that the cluster does not serve. It serves one of two versions, or none.
 
-    Skip tests of TrainJob on a cluster without Kubeflow Trainer.
+    Skip tests of TrainJob on a cluster without Kubeflow Trainer, and of InferenceService on one without KServe.
     """
     # The mark of a test has precedence over that of its module.
     versions_by_item = {item: mark.args for item in items if (mark := item.get_closest_marker("mpi"))}
@@ -32,16 +38,16 @@ def pytest_collection_modifyitems(config, items):
     if deselected:
         config.hook.pytest_deselected(items=deselected)
         items[:] = [item for item in items if item not in deselected]
-    needs_trainer = [item for item in items if item.get_closest_marker("trainer")]
-    if needs_trainer and not serves_trainer():
-        skip = pytest.mark.skip(reason="the cluster does not serve trainer.kubeflow.org: install Kubeflow Trainer 2.3")
-        for item in needs_trainer:
-            item.add_marker(skip)
+    for name, (group, product) in ADDITIONS.items():
+        needing = [item for item in items if item.get_closest_marker(name)]
+        if needing and not serves(group):
+            for item in needing:
+                item.add_marker(pytest.mark.skip(reason=f"the cluster does not serve {group}: install {product}"))
 
 
-def serves_trainer() -> bool:
+def serves(name: str) -> bool:
     config.load_config()
-    return "trainer.kubeflow.org" in {group.name for group in client.ApisApi().get_api_versions().groups}
+    return name in {group.name for group in client.ApisApi().get_api_versions().groups}
 
 
 def served_mpi_versions() -> set[str]:

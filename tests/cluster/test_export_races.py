@@ -3,7 +3,13 @@
 import uuid
 
 import pytest
-from export_race_checks import check_a_race, check_a_race_for_one_version, check_kills, store_model
+from export_race_checks import (
+    check_a_race,
+    check_a_race_for_one_version,
+    check_killed_deletions,
+    check_kills,
+    store_model,
+)
 from minio import Minio
 
 from kfp_distributed.components.export_model.model_source import open_source
@@ -25,7 +31,7 @@ def bucket(store_environment, monkeypatch):
     Minio(account.endpoint, account.access_key, account.secret_key, secure=account.secure).remove_bucket(store.bucket)
 
 
-@pytest.mark.parametrize("check", [check_a_race, check_a_race_for_one_version, check_kills])
+@pytest.mark.parametrize("check", [check_a_race, check_a_race_for_one_version, check_kills, check_killed_deletions])
 def test_exports_on_the_store_of_the_cluster(bucket, tmp_path, check):
     check(store_model(tmp_path, bucket), bucket)
 

@@ -7,7 +7,16 @@ import yaml
 
 from kfp_distributed.pipelines.specs import write_specs
 
-NAMES = ["prepare_data", "train", "evaluate", "export_model", "fingerprint_source", "predict", "train_and_export"]
+NAMES = [
+    "prepare_data",
+    "train",
+    "evaluate",
+    "export_model",
+    "fingerprint_source",
+    "predict",
+    "deploy_model",
+    "train_and_export",
+]
 STEPS = {
     "comp-prepare-data",
     "comp-train",

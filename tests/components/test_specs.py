@@ -13,7 +13,16 @@ from kfp_distributed.components import Delivery, steps
 from kfp_distributed.components.packaging import bootstrap
 from kfp_distributed.pipelines.specs import dump, write_specs
 
-NAMES = ["prepare_data", "train", "evaluate", "export_model", "fingerprint_source", "predict", "train_and_export"]
+NAMES = [
+    "prepare_data",
+    "train",
+    "evaluate",
+    "export_model",
+    "fingerprint_source",
+    "predict",
+    "deploy_model",
+    "train_and_export",
+]
 DELIVERIES = {
     "namespace": Delivery.namespace(),
     "image": Delivery.image("registry.example.com/team/steps:0123456789ab", "registry.example.com/team/evaluate:0123"),

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 from code_blocks import PAGES, ROOT, TEXT, CodeBlock, as_program, commands, included_files, read_blocks
@@ -111,6 +112,9 @@ def parse_command(words: list[str]) -> None:
         return
     context = main.make_context("kfp-distributed", list(words))
     name, command, arguments = main.resolve_command(context, list(words))
+    if isinstance(command, click.Group):
+        context = command.make_context(name, list(arguments), parent=context)
+        name, command, arguments = command.resolve_command(context, arguments)
     if arguments != ["--help"]:
         command.make_context(name, arguments, parent=context)
 

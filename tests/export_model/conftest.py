@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from kfp import dsl
 
-from kfp_distributed.components.export_model import claims
 from kfp_distributed.components.export_model.export import run_export
+from kfp_distributed.components.model_versions import claims
 from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
@@ -72,10 +72,10 @@ def make_model(tmp_path):
 def export(tmp_path):
     """Return a function that exports a folder as a version of the model "digits"."""
 
-    def run(folder, bucket, version=0, uri="", metrics=None, run_id="run-1", name="digits"):
+    def run(folder, bucket, version=0, uri="", metrics=None, run_id="run-1", name="digits", **options):
         manifest = dsl.Artifact(uri=str(tmp_path / run_id / "export-model" / "manifest"))
         Path(manifest.path).parent.mkdir(parents=True, exist_ok=True)
-        return run_export(str(folder), uri or str(folder), name, bucket, version, metrics or {}, manifest)
+        return run_export(str(folder), uri or str(folder), name, bucket, version, metrics or {}, manifest, **options)
 
     return run
 

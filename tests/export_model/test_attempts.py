@@ -7,8 +7,10 @@ import pytest
 from faulty_proxy import faulty_proxy
 
 from kfp_distributed.components.artifacts import Artifact
-from kfp_distributed.components.export_model.claims import LEASE_SECONDS, Claim
 from kfp_distributed.components.export_model.export import run_export
+from kfp_distributed.components.model_versions.aliases import read_aliases
+from kfp_distributed.components.model_versions.claims import LEASE_SECONDS, Claim
+from kfp_distributed.components.model_versions.deletion import delete_version
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.opener import open_store
 
@@ -31,9 +33,9 @@ class Manifest:
 def attempt(bucket, tmp_path):
     """Return a function that exports a folder as an attempt of a task, and returns the version and the manifest."""
 
-    def run(folder, task=TASK, name="digits", version=0):
+    def run(folder, task=TASK, name="digits", version=0, **options):
         manifest: Artifact = Manifest(task, tmp_path / "manifest")
-        exported = run_export(str(folder), str(folder), name, bucket, version, {}, manifest)
+        exported = run_export(str(folder), str(folder), name, bucket, version, {}, manifest, **options)
         return exported, Path(manifest.path).read_text()
 
     return run
@@ -129,5 +131,20 @@ def test_the_requests_of_an_export_do_not_grow_with_the_versions(server, bucket,
             monkeypatch.setenv(name, proxy.url)
         assert export(model, bucket).version == 4
     listings = [request for request in proxy.requests if request.startswith("GET") and "list-type" in request]
-    assert len(listings) == 6
+    assert len(listings) == 8
     assert not [request for request in listings if "digits%2F1" in request or "digits%2F3" in request]
+
+
+def test_a_second_attempt_after_the_version_was_deleted_exports_again(attempt, make_model, bucket):
+    model, store = make_model(), open_store(f"s3://{bucket}")
+    assert attempt(model)[0].version == 1
+    delete_version(store, "digits", 1)
+    assert store.list(".exports/digits/tasks/") == []
+    assert attempt(model)[0].version == 2
+
+
+def test_a_second_attempt_moves_the_aliases_too(attempt, make_model, bucket):
+    model, store = make_model(), open_store(f"s3://{bucket}")
+    assert attempt(model)[0].version == 1
+    assert attempt(model, aliases=["production"])[0].version == 1
+    assert read_aliases(store, "digits") == {"production": 1}

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from kfp_distributed.components.export_model.claims import LEASE_SECONDS, Claim, LeaseLost, clear_dead, hold
+from kfp_distributed.components.model_versions.claims import LEASE_SECONDS, Claim, LeaseLost, clear_dead, hold
 from kfp_distributed.storage.folder import FolderStore
 from kfp_distributed.storage.opener import open_store
 

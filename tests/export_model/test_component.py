@@ -23,6 +23,8 @@ def test_interface():
         "bucket": ("String", False),
         "version": ("Integer", True),
         "metrics": ("system.Metrics@0.0.1", True),
+        "aliases": ("List[String]", True),
+        "keep": ("Integer", True),
     }
     assert {name: one.type for name, one in spec.outputs.items()} == {
         "manifest": "system.Artifact@0.0.1",

@@ -7,9 +7,9 @@ from datetime import datetime
 
 import pytest
 
-from kfp_distributed.components.export_model.claims import LEASE_SECONDS, Claim, LeaseLost
 from kfp_distributed.components.export_model.export import Exported, publish
 from kfp_distributed.components.export_model.model_source import EXPORT_MANIFEST, open_source
+from kfp_distributed.components.model_versions.claims import LEASE_SECONDS, Claim, LeaseLost
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.files import describe_folder, list_files
 from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, verify_model_folder

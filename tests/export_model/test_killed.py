@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from kfp_distributed.components.export_model.claims import Claim
+from kfp_distributed.components.model_versions.claims import Claim
 from kfp_distributed.storage.files import list_files
 from kfp_distributed.storage.opener import open_store
 

@@ -1,6 +1,12 @@
 """Exports as processes that race for a number, or are killed, against a real S3 server."""
 
-from export_race_checks import check_a_race, check_a_race_for_one_version, check_kills, store_model
+from export_race_checks import (
+    check_a_race,
+    check_a_race_for_one_version,
+    check_killed_deletions,
+    check_kills,
+    store_model,
+)
 
 
 def test_exports_that_begin_together_get_different_numbers(bucket, tmp_path):
@@ -13,3 +19,7 @@ def test_one_of_the_exports_of_one_version_wins(bucket, tmp_path):
 
 def test_exports_that_are_killed_at_random_moments_leave_no_half_version(bucket, tmp_path):
     check_kills(store_model(tmp_path, bucket), bucket)
+
+
+def test_deletions_that_are_killed_or_race_with_an_alias_leave_no_half_version(bucket, tmp_path):
+    check_killed_deletions(store_model(tmp_path, bucket), bucket)

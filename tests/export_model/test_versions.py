@@ -2,8 +2,9 @@ import math
 
 import pytest
 
-from kfp_distributed.components.export_model.export import check_request, export_root, finite_numbers
-from kfp_distributed.components.export_model.versions import LARGEST_VERSION, next_version
+from kfp_distributed.components.export_model.export import check_version, finite_numbers
+from kfp_distributed.components.model_versions.addresses import check_model_name, export_root
+from kfp_distributed.components.model_versions.versions import LARGEST_VERSION, next_version
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.errors import StorageError
 
@@ -38,19 +39,19 @@ def test_an_empty_bucket_is_refused(make_model, export, name):
 
 @pytest.mark.parametrize("name", ["digits", "3", "A.b-c_d", "x" * 128])
 def test_model_names(name):
-    check_request(name, 0)
+    check_model_name(name)
 
 
 @pytest.mark.parametrize("name", ["", "..", ".exports", "a/b", "a b", "é", "x" * 129, "a\n"])
 def test_invalid_model_names(name):
     with pytest.raises(ValueError, match=r"model_name=.* is not allowed"):
-        check_request(name, 0)
+        check_model_name(name)
 
 
 @pytest.mark.parametrize("version", [-1, 2**63])
 def test_invalid_versions(version):
     with pytest.raises(ValueError, match=f"version={version} is not allowed: give 1 or more"):
-        check_request("digits", version)
+        check_version(version)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from train.kubernetes_api import KubernetesApi
+from kubernetes_api import KubernetesApi
 from train.programs.jobs import make_job
 
 from kfp_distributed.cluster_api.client import ClusterError

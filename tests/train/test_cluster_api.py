@@ -4,7 +4,7 @@ from http import HTTPStatus
 
 import pytest
 from kubernetes import config
-from train.kubernetes_api import KubernetesApi
+from kubernetes_api import KubernetesApi
 
 from kfp_distributed.cluster_api import client
 from kfp_distributed.cluster_api.client import PAGE_SIZE, ClusterApi, ClusterError

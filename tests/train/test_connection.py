@@ -5,7 +5,7 @@ import time
 from http import HTTPStatus
 
 import pytest
-from train.kubernetes_api import KubernetesApi
+from kubernetes_api import KubernetesApi
 
 from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.run.runners.kubernetes.connection import JobConnection

@@ -6,7 +6,7 @@ from dataclasses import replace
 from http import HTTPStatus
 
 import pytest
-from train.kubernetes_api import KubernetesApi
+from kubernetes_api import KubernetesApi
 from train.programs.jobs import make_job, workers
 
 from kfp_distributed.components.train.describe.manifests import job_kind

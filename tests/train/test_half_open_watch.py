@@ -9,7 +9,7 @@ from contextlib import suppress
 import psutil
 import pytest
 from kubernetes import client
-from train.kubernetes_api import KubernetesApi
+from kubernetes_api import KubernetesApi
 
 from kfp_distributed.cluster_api.client import ClusterApi
 from kfp_distributed.components.train.run.runners.kubernetes.watcher import Changed, Listed, Watcher

@@ -5,7 +5,7 @@ from http import HTTPStatus
 from itertools import combinations
 
 import pytest
-from train.kubernetes_api import KubernetesApi
+from kubernetes_api import KubernetesApi
 
 from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.describe.task_path import TaskPath

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from kfp import dsl
+from kubernetes_api import KubernetesApi
 from step_lines import brief_lines
-from train.kubernetes_api import KubernetesApi
 
 from kfp_distributed.components.train.describe.manifests.cluster_settings import TaskSettings, read_task_settings
 from kfp_distributed.components.train.describe.task_path import TaskPath

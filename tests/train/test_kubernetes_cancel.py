@@ -8,7 +8,7 @@ from dataclasses import replace
 from http import HTTPStatus
 
 import pytest
-from train.kubernetes_api import KubernetesApi
+from kubernetes_api import KubernetesApi
 from train.programs.jobs import workers
 from train.test_choose_operator import TRAIN_JOBS
 from train.test_kubernetes_runner import state

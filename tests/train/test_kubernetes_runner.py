@@ -8,8 +8,8 @@ from dataclasses import replace
 from http import HTTPStatus
 
 import pytest
+from kubernetes_api import KubernetesApi
 from step_lines import brief_lines
-from train.kubernetes_api import KubernetesApi
 from train.programs.jobs import make_job, wait_until, workers
 
 from kfp_distributed.cluster_api.client import ClusterError

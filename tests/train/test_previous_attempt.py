@@ -3,8 +3,8 @@
 import re
 
 import pytest
+from kubernetes_api import KubernetesApi
 from step_lines import brief_lines
-from train.kubernetes_api import KubernetesApi
 from train.programs.jobs import make_job, workers
 
 from kfp_distributed.cluster_api.client import ClusterError

@@ -4,8 +4,8 @@ import json
 import threading
 
 import pytest
+from kubernetes_api import KubernetesApi
 from step_lines import brief_lines
-from train.kubernetes_api import KubernetesApi
 from train.programs.jobs import make_job, wait_until, workers
 from train.test_kubernetes_runner import JOB, SUCCEEDED, checked_runner
 

@@ -4,7 +4,7 @@ from datetime import datetime, timezone
 from functools import reduce
 
 import pytest
-from train.kubernetes_api import KubernetesApi
+from kubernetes_api import KubernetesApi
 from train.programs.jobs import make_job, workers
 from train.test_follow import JOB, follow, pod
 

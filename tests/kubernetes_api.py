@@ -32,7 +32,7 @@ _WITHOUT_RUNTIME = (
 """Response of the webhook of Kubeflow Trainer to the creation and to changes of a TrainJob."""
 
 _KINDS = {
-    *("tfjobs", "trainjobs", "trainingruntimes", "jobsets", "jobs"),
+    *("tfjobs", "trainjobs", "trainingruntimes", "jobsets", "jobs", "inferenceservices"),
     *("configmaps", "secrets", "services", "persistentvolumeclaims", "pods", "events"),
 }
 
@@ -231,15 +231,19 @@ class KubernetesApi:
             if key not in self.objects:
                 return 404, {"message": f"{key} not found"}
             stored = self.objects[key]
+            if verb in ("PUT", "TRY-PUT"):
+                if body["metadata"]["resourceVersion"] != stored["metadata"]["resourceVersion"]:
+                    return 409, {"message": f"{key}: the object has been modified"}
+                return 200, self.put(key, body) if verb == "PUT" else body
             if verb == "PATCH":
                 if key.startswith("trainjobs/") and f"trainingruntimes/{key.partition('/')[2]}" not in self.objects:
                     return _WITHOUT_RUNTIME
                 if body["metadata"].get("uid", stored["metadata"]["uid"]) != stored["metadata"]["uid"]:
                     return 422, {"message": f"{key} is invalid: metadata.uid: Invalid value: field is immutable"}
                 return 200, self.put(key, _merge(stored, body))
-            expected = body.get("preconditions", {}).get("uid", stored["metadata"]["uid"])
-            if verb == "DELETE" and stored["metadata"]["uid"] != expected:
-                return 409, {"message": f"{key} has another UID than {expected}"}
+            for field, expected in body.get("preconditions", {}).items():
+                if stored["metadata"][field] != expected:
+                    return 409, {"message": f"{key} has another {field} than {expected}"}
             if verb == "DELETE":
                 self.policies[key] = body["propagationPolicy"]
             if verb == "DELETE" and body["propagationPolicy"] == "Foreground" and self.lingers:
@@ -325,7 +329,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self._send(500 if fault else status, json.dumps({"message": "injected"} if fault else response).encode())
 
-    do_GET = do_POST = do_PATCH = do_DELETE = _serve
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve
 
     def _send(self, status: int, data: bytes) -> None:
         self.send_response(status)
@@ -360,7 +364,7 @@ def _name_request(method: str, path: str, query: dict[str, str], body: Object) -
         return f"{'TRY' if 'dryRun' in query else 'POST'} {name}/{body['metadata']['name']}"
     if name in _KINDS:
         return f"{'WATCH' if 'watch' in query else 'LIST'} {name}"
-    return f"{method} {kind}/{name}"
+    return f"{'TRY-' if method == 'PUT' and 'dryRun' in query else ''}{method} {kind}/{name}"
 
 
 def _fields(query: Mapping[str, str]) -> dict[str, str]:

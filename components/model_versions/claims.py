@@ -20,9 +20,10 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Literal
 
-from kfp_distributed.components.export_model.versions import is_unfinished
+from kfp_distributed.components.model_versions.versions import is_unfinished
 from kfp_distributed.storage.errors import KeyNotFound, StorageError
 from kfp_distributed.storage.store import Store
 
@@ -103,6 +104,11 @@ class Claim:
                 # By the old lease: another export may have listed the claims before this renewal was there.
                 self.check_time()
                 self.renewed_at = now
+
+
+def task_key(uri: str) -> str:
+    """Return the ID of a task under which its record is stored, from the address of the task's outputs."""
+    return sha256(uri.encode()).hexdigest()[:32]
 
 
 def task_record(model_name: str, task: str) -> str:

@@ -14,6 +14,21 @@ LARGEST_VERSION = 2**63 - 1
 """TensorFlow Serving reads a version's folder name as int64."""
 
 
+class VersionRefused(ValueError):
+    """A version does not exist, is incomplete, or cannot be changed now. The message says what to do."""
+
+
+def version_numbers(folders: Iterable[str]) -> list[int]:
+    """Return the numbers of versions, the highest first.
+
+    Args:
+        folders: Names of the folders of a model, each with "/" at its end. Names that export_model does not give are
+            ignored, such as "007/".
+    """
+    numbers = (int(folder[:-1]) for folder in folders if re.fullmatch("[1-9][0-9]{0,18}/", folder))
+    return sorted((number for number in numbers if number <= LARGEST_VERSION), reverse=True)
+
+
 def read_complete(store: Store, target: str) -> dict[str, Any] | None:
     """Return the content of export.json of a complete version. A version is complete with all files that servers load.
 

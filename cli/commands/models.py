@@ -1,0 +1,228 @@
+"""`kfp-distributed models`."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from kfp_distributed.cli.options import WrongArgument
+from kfp_distributed.cli.text_table import format_table
+from kfp_distributed.components.model_versions.addresses import (
+    ModelAddress,
+    check_alias,
+    check_model_name,
+    export_root,
+    parse_model_address,
+)
+from kfp_distributed.components.model_versions.aliases import remove_alias, set_alias, version_of
+from kfp_distributed.components.model_versions.claims import clear_dead
+from kfp_distributed.components.model_versions.deletion import (
+    check_deletable,
+    delete_version,
+    find_surplus,
+    finish_deletions,
+)
+from kfp_distributed.components.model_versions.inspection import (
+    VersionSummary,
+    compare_versions,
+    describe_version,
+    find_damage,
+    list_models,
+    list_versions,
+)
+from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.opener import open_store
+from kfp_distributed.storage.store import Store
+from kfp_distributed.storage.uri import join_uri
+
+_output = click.option("--output", type=click.Choice(["text", "json"]), default="text", help="Default: text.")
+_SHOWN_METRICS = 3
+
+
+@click.group()
+def command() -> None:
+    """List, compare, name and delete models that export_model has exported.
+
+    ROOT is the `bucket` of export_model: a bucket, an s3:// address, or a path that begins with / or a dot. ADDRESS is
+    ROOT/MODEL/VERSION or ROOT/MODEL@ALIAS. The alias latest is the highest complete version. The environment has the
+    address and the keys of the object store: AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
+    """
+
+
+@command.command("list")
+@click.argument("root")
+@click.argument("model", required=False, default="")
+@_output
+def _list(root: str, model: str, output: str) -> None:
+    """List the models of a folder for exports, or the versions of a model."""
+    with _errors_of_arguments():
+        if model:
+            check_model_name(model)
+    with _errors():
+        store = open_store(export_root(root))
+        if not model:
+            models = [(name, list_versions(store, name)) for name in list_models(store)]
+            rows = [_model_row(name, versions) for name, versions in models]
+            _print(output, ("model", "versions", "latest", "aliases"), rows)
+            return
+        versions = list_versions(store, model)
+        if output == "json":
+            click.echo(json.dumps([asdict(version) for version in versions], indent=1))
+            return
+        head = ("version", "state", "exported", "aliases", "format", "bytes", "metrics")
+        _print(output, head, [_version_row(version) for version in versions])
+
+
+@command.command("show")
+@click.argument("address")
+@_output
+def _show(address: str, output: str) -> None:
+    """Show the files, metrics and origin of a version."""
+    with _errors():
+        version = describe_version(*_locate(address))
+    if output == "json":
+        click.echo(json.dumps(version, indent=1))
+        return
+    for key, value in version.items():
+        if key not in ("files", "metrics", "model"):
+            click.echo(f"{key}: {', '.join(value) if isinstance(value, list) else value}")
+    for key, value in version["model"].items():
+        if key in ("format", "job", "label", "training_data", "signature", "parameters"):
+            click.echo(f"{key}: {value if isinstance(value, str) else json.dumps(value)}")
+    for name, number in version["metrics"].items():
+        click.echo(f"metric {name}: {number:.6g}")
+    for file in version["files"]:
+        click.echo(f"file {file['path']}: {file['size']} bytes, SHA-256 {file['sha256']}")
+
+
+@command.command("verify")
+@click.argument("address")
+@click.option("--content", is_flag=True, help="Also read all bytes and compare their SHA-256.")
+def _verify(address: str, content: bool) -> None:
+    """Check the files of a version against its export.json."""
+    with _errors():
+        store, name, number = _locate(address)
+        damage = find_damage(store, name, number, content)
+    for line in damage:
+        click.echo(line)
+    if damage:
+        raise click.ClickException(f"{join_uri(store.uri, name, str(number))} is damaged: export the model again")
+    click.echo(f"{join_uri(store.uri, name, str(number))} is intact")
+
+
+@command.command("alias")
+@click.argument("address")
+@click.argument("name")
+@click.option("--remove", is_flag=True, help="Remove the alias. ADDRESS is then ROOT/MODEL.")
+def _alias(address: str, name: str, remove: bool) -> None:
+    """Let an alias name a version. If it names another version, it moves."""
+    with _errors_of_arguments():
+        check_alias(name)
+    with _errors():
+        if remove:
+            model = _parse(address)
+            remove_alias(open_store(model.root), model.model_name, name)
+            click.echo(f"removed {name}")
+            return
+        store, model_name, number = _locate(address)
+        set_alias(store, model_name, number, name)
+        click.echo(f"{name} is {join_uri(store.uri, model_name, str(number))}")
+
+
+@command.command("delete")
+@click.argument("addresses", nargs=-1, required=True, metavar="ADDRESS...")
+@click.option("--keep", type=click.IntRange(1), help="Keep the newest N versions. ADDRESS is then ROOT/MODEL.")
+@click.option("--dry-run", is_flag=True, help="Print what would be deleted, and delete nothing.")
+def _delete(addresses: tuple[str, ...], keep: int | None, dry_run: bool) -> None:
+    """Delete versions. One with an alias is refused, or kept with --keep. There is no question."""
+    parsed = [_parse(address) for address in addresses]
+    for address, model in zip(addresses, parsed, strict=True):
+        if bool(keep) == bool(model.version or model.alias):
+            raise WrongArgument(f"{address!r}: give ROOT/MODEL with --keep, and a version or an alias without it")
+    with _errors():
+        for address, model in zip(addresses, parsed, strict=True):
+            store, name = open_store(model.root), model.model_name
+            if not dry_run:
+                clear_dead(store, name)
+                finish_deletions(store, name)
+            for number in find_surplus(store, name, keep) if keep else [_locate(address)[2]]:
+                check_deletable(store, name, number)
+                if not dry_run:
+                    delete_version(store, name, number)
+                click.echo(f"{'would delete' if dry_run else 'deleted'} {join_uri(store.uri, name, str(number))}")
+
+
+@command.command("diff")
+@click.argument("first")
+@click.argument("second")
+@_output
+def _diff(first: str, second: str, output: str) -> None:
+    """Compare the metrics, the origin and the files of two versions."""
+    with _errors():
+        rows = compare_versions(describe_version(*_locate(first)), describe_version(*_locate(second)))
+    _print(output, ("what", "first", "second", "difference"), rows)
+
+
+def _print(output: str, head: tuple[str, ...], rows: list[Any]) -> None:
+    if output == "json":
+        click.echo(json.dumps([dict(zip(head, row, strict=True)) for row in rows], indent=1))
+        return
+    for line in format_table(head, rows):
+        click.echo(line)
+
+
+def _model_row(name: str, versions: list[VersionSummary]) -> tuple[str, ...]:
+    complete = [version.version for version in versions if version.state == "complete"]
+    aliases = [f"{alias}={version.version}" for version in versions for alias in version.aliases]
+    return name, str(len(complete)), str(max(complete, default="")), ", ".join(aliases)
+
+
+def _version_row(version: VersionSummary) -> tuple[str, ...]:
+    metrics = [f"{name}={value:.4g}" for name, value in version.metrics.items()]
+    more = ["…"] if len(metrics) > _SHOWN_METRICS else []
+    return (
+        str(version.version),
+        version.state,
+        version.exported_at,
+        ", ".join(version.aliases),
+        version.format,
+        str(version.size) if version.size else "",
+        " ".join(metrics[:_SHOWN_METRICS] + more),
+    )
+
+
+def _parse(address: str) -> ModelAddress:
+    with _errors_of_arguments():
+        return parse_model_address(address)
+
+
+def _locate(address: str) -> tuple[Store, str, int]:
+    """Return the store of an address, the name of the model, and the number of the version.
+
+    Raises:
+        WrongArgument: The address names no version.
+    """
+    model = _parse(address)
+    if not model.version and not model.alias:
+        raise WrongArgument(f"{address!r} names no version: give ROOT/MODEL/VERSION or ROOT/MODEL@ALIAS")
+    store = open_store(model.root)
+    return store, model.model_name, model.version or version_of(store, model.model_name, model.alias)
+
+
+@contextmanager
+def _errors_of_arguments() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise WrongArgument(str(error)) from None
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, StorageError) as error:
+        raise click.ClickException(str(error)) from None

@@ -1,0 +1,1 @@
+"""The step `deploy_model`: serve an exported version with KServe."""

@@ -1,0 +1,192 @@
+"""Deploy a version: create or change the InferenceService, wait until it is ready, and undo the change if it is not."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
+from kfp_distributed.cluster_api.objects import Object
+from kfp_distributed.components.deploy_model.deployment_request import DeploymentRequest
+from kfp_distributed.components.deploy_model.exported_version import ExportedVersion
+from kfp_distributed.components.deploy_model.inference_service import (
+    TASK_ANNOTATION,
+    URI_ANNOTATION,
+    deployment_of,
+    new_service,
+    next_service,
+    previous_service,
+    serves_request,
+    with_predictor,
+)
+from kfp_distributed.components.deploy_model.readiness import address_of, service_is_ready
+from kfp_distributed.components.deploy_model.service_checks import (
+    check_mode,
+    check_owner,
+    refusal_text,
+    service_path,
+    try_change,
+)
+from kfp_distributed.components.deploy_model.service_follower import ServiceFollower
+from kfp_distributed.components.train.run.facts import Log
+from kfp_distributed.components.train.run.runners.kubernetes.watcher import Watcher
+from kfp_distributed.components.train.run.signals import ended_by_signals, signals_wait
+
+UNDO_SECONDS = 300.0
+"""Seconds to wait until the version before is ready again."""
+
+_ATTEMPTS = 5
+"""Attempts to change an InferenceService that others change at the same time."""
+
+
+class DeploymentFailed(Exception):
+    """A version did not become ready. The message has the reason, and what serves now."""
+
+
+class Deployed(NamedTuple):
+    """A version that is ready.
+
+    Attributes:
+        url: Address within the cluster.
+        version: Number of the version.
+        service: The InferenceService.
+    """
+
+    url: str
+    version: int
+    service: Object
+
+
+class Deployment:
+    """The deployment of one version by one step."""
+
+    def __init__(
+        self,
+        api: ClusterApi,
+        request: DeploymentRequest,
+        version: ExportedVersion,
+        source: Mapping[str, str],
+        log: Log,
+        undo_seconds: float = UNDO_SECONDS,
+    ) -> None:
+        """Create a deployment without sending a request.
+
+        Args:
+            api: The cluster, with the namespace of the InferenceService.
+            request: What to deploy.
+            version: The version.
+            source: Annotations that tell the run and the task.
+            log: Receives lines of the step's log.
+            undo_seconds: Seconds to wait until the version before is ready again. Default: 300.
+        """
+        self._api, self._request, self._version = api, request, version
+        self._source, self._log, self._undo_seconds = source, log, undo_seconds
+        self._path = service_path(api.namespace, request.name)
+        self._applied: Object | None = None
+        self._old_traffic: Object | None = None
+        self._shown = f"InferenceService {api.namespace}/{request.name}"
+
+    def run(self) -> Deployed:
+        """Deploy the version, and wait until it is ready.
+
+        Raises:
+            ValueError: The request is refused. Nothing was changed.
+            ClusterError: The API server refused a request or did not answer.
+            DeploymentFailed: The version did not become ready. If this step has deployed it, that was undone.
+        """
+        watcher = Watcher(self._api)
+        follower = ServiceFollower(self._api, watcher, self._path, self._log)
+
+        def clean_up() -> None:
+            watcher.close()
+            if self._applied:
+                self._log("WARNING", f"the step ends before {self._version.uri} is ready. {self._undo()[1]}")
+
+        with ended_by_signals(clean_up):
+            applied = self._apply()
+            follower.begin()
+            service, reason = follower.wait(applied, self._request.timeout_seconds)
+            if service:
+                self._applied = None
+                return Deployed(address_of(service), self._version.number, service)
+            undone, text = self._undo()
+            if undone:
+                _, still = follower.wait(undone, self._undo_seconds)
+                text += f" It is not ready: {still}." if still else " It is ready."
+            raise DeploymentFailed(f"{self._version.uri} is not ready: {reason.rstrip('.')}. {text}")
+
+    def _apply(self) -> Object:
+        """Create or change the InferenceService, unless it has this deployment already; return it."""
+        for attempts_left in reversed(range(_ATTEMPTS)):
+            current = self._api.read(self._path)
+            if current:
+                check_owner(current)
+            try:
+                if current and serves_request(current, self._request, self._version):
+                    return self._adopt(current)
+                return self._change(current)
+            except ClusterError as error:
+                # Somebody else has created or changed it, or the response to an own request was lost.
+                if error.status != 409 or not attempts_left:
+                    raise ClusterError(error.status, refusal_text(self._api.namespace, error)) from None
+        raise AssertionError  # The last attempt returns or raises.
+
+    def _adopt(self, current: Object) -> Object:
+        if current["metadata"].get("annotations", {}).get(TASK_ANNOTATION) == self._source[TASK_ANNOTATION]:
+            self._log("INFO", f"adopted the deployment of {self._version.uri}, which an earlier attempt has begun")
+            self._applied = current
+        else:
+            self._log("INFO", f"{self._shown} has {self._version.uri} already")
+        return current
+
+    def _change(self, current: Object | None) -> Object:
+        if current:
+            is_good = service_is_ready(current)
+            body = next_service(current, self._request, self._version, self._source, is_good=is_good)
+        else:
+            body = new_service(self._request, self._version, self._api.namespace, self._source)
+        accepted = try_change(self._api, self._path, body, exists=current is not None)
+        check_mode(accepted, self._request, exists=current is not None)
+        # The same pods with another share of the requests. The annotation tells of the deployment before.
+        is_same = current is not None and deployment_of(current) == deployment_of(body)
+        self._old_traffic = current["spec"]["predictor"] if current and is_same else None
+        with signals_wait():
+            if current:
+                self._applied = self._api.call("PUT", self._path, body)
+            else:
+                self._applied = self._api.call("POST", self._path.rpartition("/")[0], body)
+        self._log("INFO", f"{'changed' if current else 'created'} {self._shown}, which has {self._version.uri} now")
+        return self._applied
+
+    def _undo(self) -> tuple[Object | None, str]:
+        """Restore what this step has replaced, or delete what it has created, unless somebody has changed it since.
+
+        Returns:
+            The restored InferenceService, None if there is none, and what serves now, as a sentence.
+        """
+        applied, self._applied = self._applied, None
+        if not applied:
+            return None, f"{self._shown} is left as it is, because another step has deployed this version."
+        for _ in range(_ATTEMPTS):
+            try:
+                return self._undo_once(applied)
+            except ClusterError as error:
+                if error.status != 409:
+                    return None, f"{self._shown} is left as it is, because the undo failed: {error}."
+        return None, f"{self._shown} is left as it is, because others keep changing it."
+
+    def _undo_once(self, applied: Object) -> tuple[Object | None, str]:
+        current = self._api.read(self._path)
+        if current is None or current["metadata"]["uid"] != applied["metadata"]["uid"]:
+            return None, f"{self._shown} was deleted meanwhile."
+        is_same = deployment_of(current) == deployment_of(applied)
+        if not is_same or current["metadata"].get("generation") != applied["metadata"].get("generation"):
+            return None, f"{self._shown} is left as it is, because somebody has changed it meanwhile."
+        if self._old_traffic:
+            restored = self._api.call("PUT", self._path, with_predictor(current, self._old_traffic))
+            return restored, f"{self._shown} has the previous share of the requests again."
+        if body := previous_service(current):
+            restored = self._api.call("PUT", self._path, body)
+            uri = body["metadata"]["annotations"].get(URI_ANNOTATION, "its previous model")
+            return restored, f"{self._shown} has {uri} again."
+        versions = {key: current["metadata"][key] for key in ("uid", "resourceVersion")}
+        self._api.call("DELETE", self._path, {"propagationPolicy": "Background", "preconditions": versions})
+        return None, f"{self._shown} was deleted, because it had no version before."

@@ -1,0 +1,73 @@
+"""The exported version that a model server loads: its address, number and format."""
+
+import re
+from typing import NamedTuple
+
+from kfp_distributed.components.model_versions.aliases import resolve
+from kfp_distributed.components.model_versions.versions import LARGEST_VERSION, read_complete
+from kfp_distributed.library.address_secrets import without_secrets
+from kfp_distributed.storage.opener import open_store
+from kfp_distributed.storage.uri import parse_uri
+
+_EXAMPLE = "give the output uri of export_model, such as s3://models/digits/3, or an alias, such as s3://models/digits@production"
+
+# Model servers know these formats by other names than the manifest of a model.
+SERVED_FORMATS = {"saved_model.pb": "tensorflow", "model.onnx": "onnx"}
+"""KServe's names of the formats that can be deployed, by the file that identifies each."""
+
+
+class ExportedVersion(NamedTuple):
+    """An exported version of a model.
+
+    Attributes:
+        uri: Address of the version without a slash at its end, such as "s3://models/digits/3".
+        model_name: Name of the model, such as "digits".
+        number: Number of the version.
+        model_format: KServe's name of the format: "tensorflow" or "onnx".
+    """
+
+    uri: str
+    model_name: str
+    number: int
+    model_format: str
+
+
+def parse_version_uri(model_uri: str) -> tuple[str, str, int]:
+    """Return the address, the name of the model and the number of the version. Pure.
+
+    Args:
+        model_uri: Address of an exported version. A "?" ends it: Kubeflow Pipelines appends a store's settings there.
+
+    Raises:
+        ValueError: The address is not that of an exported version in an object store.
+    """
+    location, shown = parse_uri(model_uri), without_secrets(model_uri)
+    if location.scheme != "s3":
+        raise ValueError(f"model_uri={shown!r} is not in an object store, from which KServe loads models: {_EXAMPLE}")
+    folder, _, number = location.key.rpartition("/")
+    name = folder.rpartition("/")[2]
+    if not name or not re.fullmatch("[1-9][0-9]{0,18}", number) or int(number) > LARGEST_VERSION:
+        raise ValueError(f"model_uri={shown!r} does not end with the name of a model and a version number: {_EXAMPLE}")
+    return f"s3://{location.bucket}/{location.key}", name, int(number)
+
+
+def find_version(model_uri: str) -> ExportedVersion:
+    """Find an exported version in its store. It is complete, so that a server can load it.
+
+    Args:
+        model_uri: Address of the version, as `parse_version_uri` takes it, or ROOT/MODEL@ALIAS.
+
+    Raises:
+        ValueError: The address is not that of a complete version, or no server loads its format.
+        StorageError: The store cannot be read.
+    """
+    model_uri = resolve(model_uri)
+    uri, name, number = parse_version_uri(model_uri)
+    manifest = read_complete(open_store(model_uri), "")
+    if manifest is None:
+        raise ValueError(f"model_uri={uri!r} is not a complete version of export_model: {_EXAMPLE}")
+    files = SERVED_FORMATS.keys() & {entry["path"] for entry in manifest["files"]}
+    if len(files) != 1:
+        held = " and ".join(sorted(files)) or "no model that a server loads"
+        raise ValueError(f"model_uri={uri!r} has {held}: deploy_model needs either {' or '.join(SERVED_FORMATS)}")
+    return ExportedVersion(uri, name, number, *(SERVED_FORMATS[file] for file in files))

@@ -1,0 +1,66 @@
+"""Runs the step `deploy_model` on the parameters and the artifact of KFP."""
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kfp_distributed.cluster_api.client import ClusterError
+from kfp_distributed.cluster_api.configuration import connect
+from kfp_distributed.components.artifacts import Artifact
+from kfp_distributed.components.deploy_model.deployment import Deployment, DeploymentFailed
+from kfp_distributed.components.deploy_model.deployment_request import parse_request
+from kfp_distributed.components.deploy_model.exported_version import find_version
+from kfp_distributed.components.deploy_model.inference_service import RUN_ANNOTATION, TASK_ANNOTATION, is_standard
+from kfp_distributed.components.deploy_model.service_checks import check_kserve
+from kfp_distributed.components.train.tell.log_format import log
+from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.placeholders import refuse_placeholders
+from kfp_distributed.storage.task_folder import parse_task_folder
+
+
+class DeployedModel(NamedTuple):
+    """Address of the model server within the cluster, and number of the version that it serves."""
+
+    url: str
+    version: int
+
+
+def run_step(*, deployment: Artifact, model_uri: str, **parameters: Any) -> DeployedModel:  # noqa: ANN401  (checked by parse_request)
+    """Deploy a version. The parameters are those of the component.
+
+    Raises:
+        SystemExit: The version is not deployed. The message is the last line of the step's log, because KFP shows an
+            error nowhere else.
+    """
+    try:
+        refuse_placeholders({"model_uri": model_uri, **parameters})
+        request = parse_request(**parameters)
+        version = find_version(model_uri)
+        api = connect(request.namespace)
+        check_kserve(api)
+        deployed = Deployment(api, request, version, _source(deployment.uri), log).run()
+    except (ValueError, OSError, StorageError, ClusterError, DeploymentFailed) as error:
+        raise SystemExit(f"\n{type(error).__name__}: {error}") from None
+    record = {
+        "name": request.name,
+        "namespace": api.namespace,
+        "url": deployed.url,
+        "model_uri": version.uri,
+        "version": version.number,
+        "format": version.model_format,
+        "mode": "Standard" if is_standard(deployed.service) else "Knative",
+        "canary_percent": request.canary_percent,
+    }
+    Path(deployment.path).write_text(json.dumps(record, indent=1), encoding="utf-8")
+    deployment.metadata.update(record)
+    log("INFO", f"{version.uri} is ready at {deployed.url}")
+    return DeployedModel(deployed.url, deployed.version)
+
+
+def _source(output_uri: str) -> dict[str, str]:
+    """Return the annotations that tell the run and the task."""
+    task = parse_task_folder(output_uri)
+    # Another task may have the same folder, and must not undo this deployment.
+    distinction = "" if task.is_unique else f"#{uuid.uuid4().hex}"
+    return {RUN_ANNOTATION: task.run_id, TASK_ANNOTATION: task.uri + distinction}

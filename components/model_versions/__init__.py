@@ -1,0 +1,1 @@
+"""Exported versions of models: their numbers, aliases, addresses, claims and deletion."""

@@ -1,0 +1,108 @@
+"""The command models, on exports in a folder."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+
+from kfp_distributed.cli.main import main
+from kfp_distributed.components.export_model.export import run_export
+from kfp_distributed.storage.files import describe_folder
+from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Folder with three versions of the model digits."""
+    root = tmp_path / "exports"
+    root.mkdir()
+    for number in (1, 2, 3):
+        model = tmp_path / f"model{number}"
+        model.mkdir()
+        (model / "saved_model.pb").write_bytes(b"x" * number)
+        trained = ({"source": "digits", "content": f"c{number}"},)
+        manifest = ModelManifest(files=describe_folder(model), job="job", training_data=trained)
+        (model / MODEL_MANIFEST).write_text(manifest.to_json())
+        output = SimpleNamespace(uri=f"/p/run-{number}/export/manifest", path=str(tmp_path / "manifest"), metadata={})
+        metrics = {"accuracy": number / 4}
+        run_export(str(model), str(model), "digits", str(root), 0, metrics, output)
+    return str(root)
+
+
+def run(*words, code=0):
+    done = CliRunner().invoke(main, ["models", *words])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def test_versions_and_models_are_listed(root):
+    run("alias", f"{root}/digits/2", "production")
+    versions = json.loads(run("list", root, "digits", "--output", "json"))
+    assert [(one["version"], one["state"], one["aliases"], one["metrics"]) for one in versions] == [
+        (3, "complete", [], {"accuracy": 0.75}),
+        (2, "complete", ["production"], {"accuracy": 0.5}),
+        (1, "complete", [], {"accuracy": 0.25}),
+    ]
+    assert run("list", root, "digits").splitlines()[2].split()[::3] == ["2", "production", "accuracy=0.5"]
+    assert json.loads(run("list", root, "--output", "json")) == [
+        {"model": "digits", "versions": "3", "latest": "3", "aliases": "production=2"}
+    ]
+
+
+def test_an_alias_moves_and_is_removed(root):
+    assert run("alias", f"{root}/digits@latest", "production") == f"production is {root}/digits/3\n"
+    assert run("show", f"{root}/digits@production").splitlines()[:2] == [
+        f"uri: {root}/digits/3",
+        "aliases: production",
+    ]
+    assert run("alias", f"{root}/digits", "production", "--remove") == "removed production\n"
+    assert "has no alias 'production'" in run("show", f"{root}/digits@production", code=1)
+
+
+def test_a_damaged_file_is_found(root):
+    assert run("verify", f"{root}/digits/3", "--content") == f"{root}/digits/3 is intact\n"
+    Path(root, "digits/3/saved_model.pb").write_bytes(b"xyz")
+    assert "is intact" in run("verify", f"{root}/digits/3")
+    assert "saved_model.pb has the SHA-256" in run("verify", f"{root}/digits/3", "--content", code=1)
+    Path(root, "digits/3/saved_model.pb").write_bytes(b"x")
+    assert "saved_model.pb has 1 bytes instead of 3" in run("verify", f"{root}/digits/3", code=1)
+
+
+def test_versions_are_deleted(root):
+    run("alias", f"{root}/digits/1", "production")
+    assert run("delete", f"{root}/digits", "--keep", "1", "--dry-run") == f"would delete {root}/digits/2\n"
+    assert run("delete", f"{root}/digits", "--keep", "1") == f"deleted {root}/digits/2\n"
+    assert "has the alias production: move or remove it first" in run("delete", f"{root}/digits/1", code=1)
+    assert run("delete", f"{root}/digits/3") == f"deleted {root}/digits/3\n"
+    assert [one["version"] for one in json.loads(run("list", root, "digits", "--output", "json"))] == [1]
+
+
+def test_two_versions_are_compared(root):
+    rows = {
+        row["what"]: row for row in json.loads(run("diff", f"{root}/digits/1", f"{root}/digits/3", "--output", "json"))
+    }
+    assert rows["metric accuracy"] == {
+        "what": "metric accuracy",
+        "first": "0.25",
+        "second": "0.75",
+        "difference": "+0.5",
+    }
+    assert (rows["run"]["first"], rows["run"]["second"]) == ("run-1", "run-3")
+    assert (rows["dataset"]["first"], rows["content"]["second"]) == ("digits", "c3")
+    assert "file saved_model.pb" in rows
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["show", "/srv/digits"], "names no version"),
+        (["show", "models"], "is not the address of a model or a version"),
+        (["alias", "/srv/digits/1", "latest"], "alias 'latest' always means"),
+        (["delete", "/srv/digits"], "give ROOT/MODEL with --keep"),
+        (["delete", "/srv/digits/1", "--keep", "2"], "give ROOT/MODEL with --keep"),
+    ],
+)
+def test_wrong_arguments(words, error):
+    assert error in run(*words, code=2)

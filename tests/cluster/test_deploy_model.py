@@ -1,0 +1,231 @@
+"""Exported models served by a real KServe in Standard mode: the answers, the next version, undo, and missing keys."""
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import numpy as np
+import pytest
+import urllib3
+import yaml
+from kfp import dsl
+from kubernetes import client, config
+
+from kfp_distributed.cluster_api.configuration import connect
+from kfp_distributed.components import export_model, prepare_data, train
+from kfp_distributed.components.deploy_model.deployment import Deployment, DeploymentFailed
+from kfp_distributed.components.deploy_model.deployment_request import parse_request
+from kfp_distributed.components.deploy_model.exported_version import find_version
+from kfp_distributed.components.deploy_model.service_checks import check_kserve
+from kfp_distributed.components.model_formats.load import load_model
+from kfp_distributed.pipelines.local_run import local_run
+from kfp_distributed.storage import credentials_from_environment, open_store
+
+pytestmark = [pytest.mark.cluster, pytest.mark.kserve, pytest.mark.timeout(900), pytest.mark.takes(300)]
+
+ROWS = [
+    {"size": 1.0, "color": "red"},
+    {"size": float("nan"), "color": "blue"},
+    {"size": 2.5, "color": ""},
+    {"size": 1.5, "color": "never seen"},
+]
+PATH = ("serving.kserve.io", "v1beta1")
+
+
+@pytest.fixture(scope="module")
+def versions(training_namespace, store_environment, tmp_path_factory):
+    """Addresses of two exported versions of one model in the object store of the cluster."""
+    folder = tmp_path_factory.mktemp("versions")
+    rows = "".join(
+        f"{number % 7},{color},{'a' if number % 7 > 3 else 'b'}\n"
+        for number in range(100)
+        for color in ("red", "blue", "")
+    )
+    (folder / "rows.csv").write_text("size,color,label\n" + rows)
+    bucket = f"models-{training_namespace}"
+    store = open_store(f"s3://{bucket}", credentials_from_environment(store_environment))
+    store.make_bucket()
+
+    @dsl.pipeline
+    def two_versions(source: str):
+        data = prepare_data(source=source, shards=1)
+        for epochs in (1, 3):
+            training = train(
+                train_dataset=data.outputs["train_dataset"],
+                validation_dataset=data.outputs["validation_dataset"],
+                train_specification={"trainer": "keras_classifier"},
+                train_parameters={"epochs": epochs},
+                distribution_specification={},
+            )
+            # 1 and 10: all objects of version 10 begin with the key of version 1.
+            export_model(
+                model_name="team", bucket=bucket, model=training.outputs["model"], version=1 if epochs == 1 else 10
+            )
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in store_environment.items():
+            patch.setenv(name, value)
+        with local_run(folder / "run", embedded_store=False):
+            two_versions(source=str(folder / "rows.csv"))
+    yield [f"s3://{bucket}/team/{number}" for number in (1, 10)]
+    store.delete([entry.key for entry in store.list()])
+
+
+@pytest.fixture
+def serving(api, namespace, object_store_secret, store_environment, monkeypatch):
+    """The namespace of one test with a ServiceAccount "models" that lists the keys of the object store."""
+    for name, value in store_environment.items():
+        monkeypatch.setenv(name, value)
+    annotations = {
+        "serving.kserve.io/s3-endpoint": "minio-service.kubeflow:9000",
+        "serving.kserve.io/s3-usehttps": "0",
+    }
+    keys = {
+        "AWS_ACCESS_KEY_ID": object_store_secret["accesskey"],
+        "AWS_SECRET_ACCESS_KEY": object_store_secret["secretkey"],
+    }
+    api.create_namespaced_secret(
+        namespace, {"metadata": {"name": "models", "annotations": annotations}, "stringData": keys}
+    )
+    account = {"metadata": {"name": "models"}, "secrets": [{"name": "models"}]}
+    api.create_namespaced_service_account(namespace, account)
+    yield namespace
+    services = client.CustomObjectsApi()
+    for item in services.list_namespaced_custom_object(*PATH, namespace, "inferenceservices")["items"]:
+        services.delete_namespaced_custom_object(*PATH, namespace, "inferenceservices", item["metadata"]["name"])
+
+
+def deploy(namespace, uri, minutes=8, **parameters):
+    """Deploy a version as the step does; return what is deployed and the log."""
+    request = parse_request(
+        name="shop", namespace=namespace, **{"service_account": "models", "timeout_minutes": minutes, **parameters}
+    )
+    api, lines = connect(namespace), []
+    check_kserve(api)
+    source = {"kfp-distributed/run": "run-1", "kfp-distributed/task": uuid.uuid4().hex}
+
+    def log(level, text):
+        lines.append(f"{level} {text}")
+        print(level, text)
+
+    return Deployment(api, request, find_version(uri), source, log).run(), lines
+
+
+def predict(namespace, rows):
+    """Ask the model server through the proxy of the API server."""
+    settings = client.Configuration.get_default_copy()
+    with client.ApiClient(settings) as session:
+        path = f"/api/v1/namespaces/{namespace}/services/shop-predictor:80/proxy/v1/models/shop:predict"
+        # Without the content type of JSON, because JSON has no NaN.
+        answer = session.rest_client.pool_manager.request(
+            "POST",
+            f"{settings.host}{path}",
+            body=json.dumps({"instances": rows}),
+            headers={"Content-Type": "application/octet-stream", **settings.api_key},
+            timeout=urllib3.Timeout(60),
+        )
+    assert answer.status == 200, answer.data
+    return np.array([row["probabilities"] if isinstance(row, dict) else row for row in answer.json()["predictions"]])
+
+
+def expected(uri, folder):
+    """Return the answers of the model that was exported, without a server."""
+    open_store(uri).download_folder(folder)
+    model = load_model(folder)
+    columns = {name: [row[name] for row in ROWS] for name in ROWS[0]}
+    inputs = {
+        name: np.array(columns[name], object if spec.dtype == "string" else spec.dtype).reshape(
+            [len(ROWS)] + [1] * (len(spec.shape) - 1)
+        )
+        for name, spec in model.signature.inputs.items()
+    }
+    return model.run(inputs)["probabilities"]
+
+
+def spec_of(namespace):
+    service = client.CustomObjectsApi().get_namespaced_custom_object(*PATH, namespace, "inferenceservices", "shop")
+    return service["spec"]["predictor"]
+
+
+def test_versions_are_served_replaced_and_restored(serving, versions, tmp_path):
+    first, second = versions
+    deployed, _ = deploy(serving, first)
+    assert (deployed.version, deployed.url) == (1, deployed.service["status"]["address"]["url"])
+    np.testing.assert_allclose(predict(serving, ROWS), expected(first, tmp_path / "1"), rtol=1e-4, atol=1e-6)
+
+    deployed, _ = deploy(serving, second)
+    assert deployed.version == 10
+    np.testing.assert_allclose(predict(serving, ROWS), expected(second, tmp_path / "10"), rtol=1e-4, atol=1e-6)
+    assert deploy(serving, second)[1] == [f"INFO InferenceService {serving}/shop has {second} already"]
+
+    with pytest.raises(DeploymentFailed) as error:
+        deploy(serving, first, service_account="default")
+    assert "container storage-initializer" in str(error.value)
+    assert "Unable to locate credentials" in str(error.value)
+    assert "Pass a service_account that lists such a Secret" in str(error.value)
+    assert str(error.value).endswith(f"has {second} again. It is ready.")
+    assert spec_of(serving)["storageUris"] == [{"uri": f"{second}/", "mountPath": "/mnt/models/10"}]
+    np.testing.assert_allclose(predict(serving, ROWS), expected(second, tmp_path / "again"), rtol=1e-4, atol=1e-6)
+
+
+def test_a_first_deployment_that_fails_is_deleted(serving, versions):
+    with pytest.raises(DeploymentFailed, match="was deleted, because it had no version before"):
+        deploy(serving, versions[0], service_account="default")
+    with pytest.raises(client.ApiException, match="Not Found"):
+        spec_of(serving)
+
+
+def test_a_node_without_room_is_named(serving, versions):
+    with pytest.raises(DeploymentFailed, match=r"no node has room for pod shop-predictor-.*Insufficient memory"):
+        deploy(serving, versions[0], minutes=1, memory="900Gi")
+
+
+def test_what_standard_mode_ignores_is_refused(serving, versions):
+    with pytest.raises(ValueError, match="canary_percent=20 needs KServe's mode Knative"):
+        deploy(serving, versions[0], canary_percent=20)
+    with pytest.raises(client.ApiException, match="Not Found"):
+        spec_of(serving)
+
+
+PROGRAM = """
+import sys
+from kfp import dsl
+from kfp_distributed.components.deploy_model.step import run_step
+print(run_step(deployment=dsl.Artifact(uri=sys.argv[1]), name="shop", namespace=sys.argv[2], model_uri=sys.argv[3],
+               service_account="models", timeout_minutes=8))
+"""
+
+
+def test_the_role_is_enough_for_the_step(api, serving, versions, tmp_path):
+    role, binding = yaml.safe_load_all((Path(__file__).parents[2] / "deploy" / "deploy-model.yaml").read_text())
+    rbac = client.RbacAuthorizationV1Api()
+    api.create_namespaced_service_account(serving, {"metadata": {"name": "step"}})
+    rbac.create_namespaced_role(serving, role, field_validation="Strict")
+    subject = {"kind": "ServiceAccount", "name": "step"}
+    rbac.create_namespaced_role_binding(serving, {**binding, "subjects": [subject]}, field_validation="Strict")
+    token = api.create_namespaced_service_account_token("step", serving, {"spec": {}}).status.token
+    source = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
+    name = config.list_kube_config_contexts()[1]["context"]["cluster"]
+    clusters = [entry for entry in source["clusters"] if entry["name"] == name]
+    context = {"cluster": name, "user": "step", "namespace": serving}
+    kubeconfig = {
+        "clusters": clusters,
+        "users": [{"name": "step", "user": {"token": token}}],
+        "contexts": [{"name": "step", "context": context}],
+        "current-context": "step",
+    }
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
+    output = tmp_path / "run-1" / "deploy-model" / "deployment"
+    output.parent.mkdir(parents=True)
+    process = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(output), serving, versions[0]],
+        env={**os.environ, "KUBECONFIG": str(tmp_path / "kubeconfig")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert json.loads(output.read_text())["version"] == 1

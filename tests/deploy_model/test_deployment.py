@@ -1,0 +1,294 @@
+"""Deployments against an API server: creation, update, undo, conflicts, adoption and broken watches."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+from kserve_api import LABEL, KServeApi
+
+from kfp_distributed.cluster_api.client import ClusterError
+from kfp_distributed.components.deploy_model.deployment import Deployment, DeploymentFailed
+from kfp_distributed.components.deploy_model.deployment_request import DeploymentRequest
+from kfp_distributed.components.deploy_model.exported_version import ExportedVersion
+from kfp_distributed.components.deploy_model.inference_service import next_service, predictor_of
+from kfp_distributed.components.deploy_model.service_checks import PERMISSIONS, check_kserve
+
+KEY = "inferenceservices/digits"
+TASK = "s3://mlpipeline/v2/artifacts/p/run-1/deploy-model/task-1"
+ADDRESS = "http://digits-predictor.default.svc.cluster.local"
+
+
+def version(number):
+    return ExportedVersion(f"s3://models/digits/{number}", "digits", number, "tensorflow")
+
+
+@pytest.fixture
+def api():
+    with KServeApi() as server:
+        yield server
+
+
+@pytest.fixture
+def deploy(api):
+    """Deploy a version of the service "digits"; return its address and the lines of the log."""
+
+    def run(number, task=TASK, seconds=10.0, **parameters):
+        request = DeploymentRequest("digits", **parameters)._replace(timeout_seconds=seconds)
+        source = {"kfp-distributed/run": "run-1", "kfp-distributed/task": task}
+        lines = []
+        deployment = Deployment(
+            api.connect(), request, version(number), source, lambda level, text: lines.append(text), undo_seconds=5
+        )
+        deployment.lines = lines
+        return deployment.run().url, lines
+
+    return run
+
+
+def served(api):
+    return api.objects[KEY]["spec"]["predictor"]["storageUris"][0]["uri"]
+
+
+def changes(api):
+    return [request for request in api.requests if request.split()[0] in ("POST", "PUT", "DELETE")]
+
+
+def test_a_first_deployment_creates_the_service(api, deploy):
+    url, _ = deploy(3)
+    assert url == ADDRESS
+    assert changes(api) == [f"POST {KEY}"]
+    assert served(api) == "s3://models/digits/3/"
+
+
+def test_a_second_version_replaces_the_first(api, deploy):
+    deploy(3)
+    deploy(4, task="another")
+    assert changes(api) == [f"POST {KEY}", f"PUT {KEY}"]
+    assert served(api) == "s3://models/digits/4/"
+
+
+def test_a_retried_step_adopts_its_deployment(api, deploy):
+    deploy(3)
+    _, lines = deploy(3)
+    assert changes(api) == [f"POST {KEY}"]
+    assert lines == ["adopted the deployment of s3://models/digits/3, which an earlier attempt has begun"]
+
+
+def test_a_lost_response_of_the_creation_deploys_once(api, deploy):
+    api.lose[f"POST {KEY}"] = "cut"
+    assert deploy(3)[0] == ADDRESS
+    assert [request for request in changes(api) if request.startswith("PUT")] == []
+
+
+def test_the_leftover_readiness_of_the_old_version_does_not_count(api, deploy):
+    deploy(3)
+    api.outcomes["s3://models/digits/4/"] = "pending"
+    api.set_status = lambda name, outcome: None  # The status stays Ready, as before KServe has seen the change.
+    with pytest.raises(DeploymentFailed, match="not ready after"):
+        deploy(4, seconds=2)
+
+
+def test_a_version_that_cannot_be_fetched_is_undone(api, deploy):
+    deploy(3)
+    before = api.objects[KEY]
+    api.outcomes["s3://models/digits/4/"] = "initializer"
+    with pytest.raises(DeploymentFailed) as error:
+        deploy(4, task="another")
+    assert str(error.value) == (
+        "s3://models/digits/4 is not ready: container storage-initializer of pod "
+        f"digits-predictor-{pod_suffix(4)} could not fetch the model (exit code 1): RuntimeError: Unable to locate "
+        "credentials. KServe reads the keys of the object store from a Secret that the ServiceAccount of the server "
+        "lists. Pass a service_account that lists such a Secret, which has AWS_ACCESS_KEY_ID and "
+        "AWS_SECRET_ACCESS_KEY, and the annotation serving.kserve.io/s3-endpoint. InferenceService default/digits has "
+        "s3://models/digits/3 again. It is ready."
+    )
+    assert api.objects[KEY]["spec"] == before["spec"]
+    assert api.objects[KEY]["metadata"]["annotations"] == before["metadata"]["annotations"]
+
+
+def pod_suffix(number):
+    return predictor_of(DeploymentRequest("digits"), version(number))["labels"][LABEL][:8]
+
+
+def test_a_first_version_that_fails_is_deleted(api, deploy):
+    api.outcomes["s3://models/digits/3/"] = "crash"
+    api.logs[f"digits-predictor-{pod_suffix(3)}"] = "loading\nSegmentation fault\n"
+    with pytest.raises(DeploymentFailed) as error:
+        deploy(3)
+    assert "ended (exit code 3). Its last lines:\nloading\nSegmentation fault" in str(error.value)
+    assert str(error.value).endswith("InferenceService default/digits was deleted, because it had no version before.")
+    assert KEY not in api.objects
+
+
+def test_a_failed_deployment_after_one_that_was_killed_restores_the_last_good_version(api, deploy):
+    deploy(3)
+    api.outcomes |= {f"s3://models/digits/{number}/": "pending" for number in (4, 5)}
+    stored = api.objects[KEY]
+    deploy_without_end(api, 4)
+    assert served(api) == "s3://models/digits/4/"
+    with pytest.raises(DeploymentFailed, match=r"has s3://models/digits/3 again\. It is ready"):
+        deploy(5, task="another", seconds=1)
+    assert api.objects[KEY]["spec"] == stored["spec"]
+
+
+def deploy_without_end(api, number):
+    """Change the service as a step that is killed at once."""
+    source = {"kfp-distributed/run": "run-1", "kfp-distributed/task": "killed"}
+    service = next_service(api.objects[KEY], DeploymentRequest("digits"), version(number), source, is_good=True)
+    api.put(KEY, service)
+
+
+def test_a_retried_step_undoes_what_its_killed_attempt_has_deployed(api, deploy):
+    deploy(3)
+    api.outcomes["s3://models/digits/4/"] = "pending"
+    deploy_without_end(api, 4)
+    with pytest.raises(DeploymentFailed, match=r"has s3://models/digits/3 again\. It is ready"):
+        deploy(4, task="killed", seconds=1)
+    assert served(api) == "s3://models/digits/3/"
+
+
+def test_the_deployment_of_another_step_is_not_undone(api, deploy):
+    deploy(3)
+    api.outcomes["s3://models/digits/4/"] = "pending"
+    deploy_without_end(api, 4)
+    with pytest.raises(DeploymentFailed, match="is left as it is, because another step has deployed this version"):
+        deploy(4, task="another", seconds=1)
+    assert served(api) == "s3://models/digits/4/"
+
+
+def test_what_somebody_else_has_deployed_meanwhile_stays(api, deploy):
+    deploy(3)
+    api.outcomes["s3://models/digits/4/"] = "pending"
+    threading.Timer(1, deploy_without_end, (api, 5)).start()
+    with pytest.raises(DeploymentFailed) as error:
+        deploy(4, task="another")
+    assert "somebody else has deployed another version (run run-1)" in str(error.value)
+    assert "is left as it is, because somebody has changed it meanwhile" in str(error.value)
+    assert served(api) == "s3://models/digits/5/"
+
+
+def test_an_edit_by_hand_is_not_undone(api, deploy):
+    deploy(3)
+    api.outcomes["s3://models/digits/4/"] = "pending"
+
+    def edit():
+        stored = api.objects[KEY]
+        api.put(KEY, {**stored, "spec": {"predictor": {**stored["spec"]["predictor"], "maxReplicas": 3}}})
+
+    threading.Timer(0.5, edit).start()
+    with pytest.raises(DeploymentFailed, match="is left as it is, because somebody has changed it meanwhile"):
+        deploy(4, task="another", seconds=2)
+    assert served(api) == "s3://models/digits/4/"
+
+
+def test_a_conflict_is_planned_again(api, deploy):
+    deploy(3)
+    seen = []
+
+    def change_first(request):
+        if request == f"PUT {KEY}" and not seen:
+            seen.append(request)
+            stored = api.objects[KEY]
+            labels = {**stored["metadata"]["labels"], "team": "vision"}
+            api.put(KEY, {**stored, "metadata": {**stored["metadata"], "labels": labels}})
+
+    api.before = change_first
+    assert deploy(4, task="another")[0] == ADDRESS
+    assert api.objects[KEY]["metadata"]["labels"]["team"] == "vision"
+    assert served(api) == "s3://models/digits/4/"
+
+
+def test_a_service_of_another_tool_is_refused(api, deploy):
+    api.objects[KEY] = {
+        "metadata": {"name": "digits", "namespace": "default", "uid": "u", "resourceVersion": "1", "generation": 1},
+        "spec": {"predictor": {"sklearn": {}}},
+    }
+    with pytest.raises(ValueError, match=r"kubectl label inferenceservice digits -n default --overwrite app\.kube"):
+        deploy(3)
+    assert changes(api) == []
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"canary_percent": 20}, "canary_percent=20 needs KServe's mode Knative .* in the mode Standard"),
+        ({"min_replicas": 0}, "min_replicas=0 needs KServe's mode Knative"),
+    ],
+)
+def test_what_needs_knative_is_refused_in_standard_mode(api, deploy, parameters, message):
+    with pytest.raises(ValueError, match=message):
+        deploy(3, **parameters)
+    assert changes(api) == []
+
+
+def test_the_first_deployment_has_no_canary(api, deploy):
+    api.mode = None
+    with pytest.raises(ValueError, match="there is no InferenceService digits yet"):
+        deploy(3, canary_percent=20)
+    assert changes(api) == []
+
+
+def test_a_kserve_that_cannot_pin_a_version_is_refused(api, deploy):
+    api.unknown_fields = ("storageUris",)
+    with pytest.raises(ValueError, match=r"no spec\.predictor\.storageUris. Install KServe 0.16 or later"):
+        deploy(3)
+    assert changes(api) == []
+
+
+def test_a_format_without_runtime_is_named(api, deploy):
+    api.react = lambda service: api.set_status("digits", "invalid")
+    with pytest.raises(DeploymentFailed, match=r"KServe refuses the predictor \(NoSupportingRuntime: No runtime found"):
+        deploy(3)
+    assert KEY not in api.objects
+
+
+def test_broken_and_expired_watches_are_resumed(api, deploy):
+    api.outcomes["s3://models/digits/3/"] = "pending"
+    api.breaks = 3
+
+    def become_ready():
+        api.outcomes.clear()
+        api.expire("inferenceservices", lambda: api.react(api.objects[KEY]))
+        api.expire("pods")
+
+    threading.Timer(1, become_ready).start()
+    assert deploy(3)[0] == ADDRESS
+
+
+def test_a_cancelled_step_undoes_its_deployment(api, deploy):
+    deploy(3)
+    api.outcomes["s3://models/digits/4/"] = "pending"
+    threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    with pytest.raises(SystemExit):
+        deploy(4, task="another", seconds=20)
+    assert served(api) == "s3://models/digits/3/"
+
+
+def test_an_api_server_that_is_away_is_awaited(api, deploy):
+    api.broken = {"WATCH pods", f"GET {KEY}"}
+    threading.Timer(1.5, api.broken.clear).start()
+    begun = time.monotonic()
+    assert deploy(3)[0] == ADDRESS
+    assert time.monotonic() - begun > 1
+
+
+def test_the_cluster_is_checked_before(api):
+    check_kserve(api.connect())
+    assert [request for request in api.requests if request.startswith("MAY")] == [
+        f"MAY {verb} {resource.partition('/')[0]}" for verb, _, resource in PERMISSIONS
+    ]
+    api.denied = {"update inferenceservices"}
+    with pytest.raises(ValueError, match=r"update inferenceservices\.serving\.kserve\.io; run .* --deploy"):
+        check_kserve(api.connect())
+    api.served = {}
+    with pytest.raises(ValueError, match=r"does not serve InferenceService: install KServe 0\.16"):
+        check_kserve(api.connect())
+
+
+def test_a_refused_creation_changes_nothing(api, deploy):
+    api.full = KEY
+    with pytest.raises((ValueError, ClusterError), match="exceeded quota"):
+        deploy(3)
+    assert changes(api) == []
