@@ -57,8 +57,9 @@ def steps(
     delivery = delivery or Delivery.namespace()
     variables = {
         "train": replica_images(replicas_image, replicas_images),
-        # The pods of its job run in the image of the step.
+        # The pods of their jobs run in the image of the step.
         "prepare_data": {IMAGE_VARIABLE: delivery.steps_image} if delivery.steps_image else {},
+        "predict": {IMAGE_VARIABLE: delivery.evaluate_image} if delivery.evaluate_image else {},
     }
     functions: dict[str, Callable[..., Any]] = {
         "prepare_data": prepare_data,

@@ -39,5 +39,8 @@ PACKAGES = {
 DASK = ("dask>=2025.3", "distributed>=2025.3", "cryptography>=42")
 """Requirements of a Dask cluster."""
 
+PREDICTION = (*TENSORFLOW, *_MODELS, *_IMAGES, *DASK)
+"""Requirements of a pod that predicts rows, beside those of every replica."""
+
 PREPARATION = (*_REPORTS, *_IMAGES, *DASK)
 """Requirements of a pod that prepares data, beside those of every replica."""

@@ -68,6 +68,7 @@ ROW_READERS = (
     "chunks",
     "column_names",
     "csv_format",
+    "download_limit",
     "fetch",
     "folder_splits",
     "preparation_options",

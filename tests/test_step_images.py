@@ -33,8 +33,8 @@ def pinned(image: str, *, first_block: bool = False) -> dict[str, str]:
 
 
 def needed(image: str) -> dict[str, Requirement]:
-    pods = DASK if "prepare_data" in STEPS[image] else ()
-    requirements = [Requirement(text) for step in STEPS[image] for text in (*PACKAGES[step], *pods)]
+    # The workers of prepare_data and predict are pods of these images.
+    requirements = [Requirement(text) for step in STEPS[image] for text in (*PACKAGES[step], *DASK)]
     return {
         requirement.name.lower(): requirement
         for requirement in requirements

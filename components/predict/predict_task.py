@@ -1,7 +1,12 @@
 """The task that predicts the rows of a chunk, in any process."""
 
+import atexit
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +16,7 @@ from numpy.typing import NDArray
 
 from kfp_distributed.components.predict.answer_columns import ROW, output_rows, output_schema
 from kfp_distributed.components.predict.input_rows import InputRows, RowReader
+from kfp_distributed.components.predict.model_folder import download_model
 from kfp_distributed.components.predict.model_plan import ModelPlan
 from kfp_distributed.components.predict.predictor import BATCH_BYTES, BATCH_ROWS, loaded_predictor
 from kfp_distributed.components.prepare_data.chunks import Chunk, FilePart
@@ -26,7 +32,8 @@ class PredictWork:
         reader: Reader of the rows.
         policy: What becomes of rows that cannot be used.
         has_probabilities: Whether the output has the probabilities of all classes.
-        folder: Folder of the answers of the chunks.
+        folder: Folder of the answers of the chunks; "" to return the answers with what the task has done.
+        model_uri: Address of the model, for processes that do not see the folder of the plan; "" if they do.
     """
 
     plan: ModelPlan
@@ -34,6 +41,7 @@ class PredictWork:
     policy: Literal["refuse", "skip"]
     has_probabilities: bool
     folder: str
+    model_uri: str = ""
 
     @property
     def schema(self) -> pa.Schema:
@@ -46,21 +54,36 @@ class PredictedChunk:
     """What a task has done.
 
     Attributes:
-        path: Arrow file of the answers. Rows without key columns are counted from the first one that the chunk has of
-            their file.
+        path: Arrow file of the answers; "" if they are in `answers`. Rows without key columns are counted from the
+            first one that the chunk has of their file.
         rejected: Rows that cannot be used, with the same numbers.
         rows: Number of the answers.
         rows_of_files: Rows of each file, whether they can be used or not.
+        answers: The answers in the format of the file, if there is none.
     """
 
     path: str
     rejected: RejectedRows
     rows: int = 0
     rows_of_files: dict[str, int] = field(default_factory=dict)
+    answers: bytes = field(default=b"", repr=False)
+
+    @contextmanager
+    def open(self) -> Iterator[pa.RecordBatchReader]:
+        """Yield the answers."""
+        source = pa.OSFile(self.path) if self.path else pa.BufferReader(self.answers)
+        with source, pa.ipc.open_stream(source) as stream:
+            yield stream
+
+    def discard(self) -> None:
+        """Delete the answers."""
+        self.answers = b""
+        if self.path:
+            Path(self.path).unlink()
 
 
 def predict_chunk(work: PredictWork, item: tuple[int, Chunk]) -> PredictedChunk:
-    """Predict the rows of a chunk, and write the answers into a file.
+    """Predict the rows of a chunk.
 
     Args:
         work: What is needed for it.
@@ -70,12 +93,17 @@ def predict_chunk(work: PredictWork, item: tuple[int, Chunk]) -> PredictedChunk:
         ValueError: A file is damaged, the model fails, or 20 rows are refused.
     """
     number, chunk = item
-    found = PredictedChunk(str(Path(work.folder, f"chunk-{number}.arrow")), RejectedRows(work.policy))
-    with pa.OSFile(found.path, "wb") as file, pa.ipc.new_stream(file, work.schema) as stream:
-        for part in chunk:
-            for batch in _PartPrediction(work, part, found).batches():
-                stream.write_batch(batch)
-                found.rows += batch.num_rows
+    path = str(Path(work.folder, f"chunk-{number}.arrow")) if work.folder else ""
+    found = PredictedChunk(path, RejectedRows(work.policy))
+    sink = pa.OSFile(path, "wb") if path else pa.BufferOutputStream()
+    with sink:
+        with pa.ipc.new_stream(sink, work.schema) as stream:
+            for part in chunk:
+                for batch in _PartPrediction(work, part, found).batches():
+                    stream.write_batch(batch)
+                    found.rows += batch.num_rows
+        if not path:
+            found.answers = sink.getvalue().to_pybytes()
     return found
 
 
@@ -90,7 +118,7 @@ class _PartPrediction:
 
     def __init__(self, work: PredictWork, part: FilePart, chunk: PredictedChunk) -> None:
         self._work, self._part, self._chunk = work, part, chunk
-        self._predictor = loaded_predictor(work.plan)
+        self._predictor = loaded_predictor(_plan_here(work))
         self._before = chunk.rows_of_files.get(part.name, 0)
         self._counted = 0
         # Two passes over the rows may both leave out a row.
@@ -135,6 +163,21 @@ class _PartPrediction:
         rows = sorted(row for row in self._problems if last is None or row <= last)
         for row in rows:
             self._chunk.rejected.add(self._part.name, self._before + row, *self._problems.pop(row))
+
+
+def _plan_here(work: PredictWork) -> ModelPlan:
+    """Return the plan with a folder that this process sees."""
+    return replace(work.plan, folder=_downloaded_model(work.model_uri)) if work.model_uri else work.plan
+
+
+@lru_cache(maxsize=1)
+def _downloaded_model(uri: str) -> str:
+    """Download a model, and return its folder. A process does this once."""
+    scratch = tempfile.mkdtemp(prefix="predict-model-")
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    folder = Path(scratch, "model")
+    download_model(uri, folder)
+    return str(folder)
 
 
 def _divided(rows: InputRows) -> Iterator[InputRows]:

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
-
 from kfp_distributed.components.artifacts import Artifact
 from kfp_distributed.components.model_versions.aliases import resolve
 from kfp_distributed.components.predict.dataset_rows import open_dataset
@@ -21,11 +19,14 @@ from kfp_distributed.components.predict.prediction_files import PredictionFiles,
 from kfp_distributed.components.predict.prediction_request import PredictionRequest
 from kfp_distributed.components.predict.predictor import forget_model, loaded_model, loaded_predictor
 from kfp_distributed.components.predict.source_rows import SourceRows, open_rows
-from kfp_distributed.components.prepare_data.fetch import local_copy
+from kfp_distributed.components.prepare_data.fetch import is_stored, local_copy, refuse_downloads, stored_source
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.reading import ReadAgain, RejectedRows
+from kfp_distributed.components.prepare_data.stored_files import SourcePath
 from kfp_distributed.components.source_address import DIGITS
-from kfp_distributed.components.worker_pool.piece_tasks import RunTasks, run_here
+from kfp_distributed.components.worker_pool.piece_tasks import run_here
+from kfp_distributed.components.worker_pool.stored_tasks import Engine, StoredTasks
+from kfp_distributed.components.worker_pool.task_scratch import step_tasks
 from kfp_distributed.library.address_secrets import without_secrets
 from kfp_distributed.storage.model import ModelManifest
 
@@ -33,13 +34,13 @@ ROWS_PER_LOG_LINE = 1_000_000
 """Rows between two log lines about the progress."""
 
 
-def run_prediction(request: PredictionRequest, predictions: Artifact, run: RunTasks = run_here) -> int:
+def run_prediction(request: PredictionRequest, predictions: Artifact, engine: Engine | None = None) -> int:
     """Predict all rows of a dataset or a source.
 
     Args:
         request: The checked parameters.
         predictions: Output artifact for the folder. Rows and model are added to its metadata.
-        run: Runs the tasks, each of which predicts a chunk. Default: in this process.
+        engine: Where the tasks run, each of which predicts a chunk. Default: None, in this process.
 
     Returns:
         Number of predicted rows.
@@ -52,6 +53,8 @@ def run_prediction(request: PredictionRequest, predictions: Artifact, run: RunTa
     """
     if not request.model:
         request = replace(request, model_uri=resolve(request.model_uri))
+    if engine and engine.has_other_machines:
+        _refuse_own_disk(request)
     target = Path(predictions.path)
     target.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -61,12 +64,28 @@ def run_prediction(request: PredictionRequest, predictions: Artifact, run: RunTa
         tempfile.TemporaryDirectory(prefix=".predict-", dir=target.parent) as unfinished,
     ):
         plan, manifest = _model(request, Path(scratch, "model"))
-        prediction = _Prediction(request, plan, manifest, run)
+        prediction = _Prediction(request, plan, manifest, engine)
         rows = prediction.write(Path(scratch), Path(unfinished))
         shutil.rmtree(target, ignore_errors=True)
         Path(unfinished, "output").replace(target)
     predictions.metadata.update(rows=rows, model=without_secrets(request.model_uri))
     return rows
+
+
+def _refuse_own_disk(request: PredictionRequest) -> None:
+    """Check that processes on other machines can reach the model and the rows.
+
+    Raises:
+        ValueError: They cannot.
+    """
+    if request.source:
+        refuse_downloads([request.source], "workers on other machines do not see:")
+    for name, address in (("model", request.model_uri), ("source", request.source)):
+        if address and address != DIGITS and "://" not in address:
+            raise ValueError(
+                f"{name} {address} is on the disk of this machine, which workers on other machines do not see: store "
+                "it in an object store, or set workers to 0"
+            )
 
 
 def _model(request: PredictionRequest, folder: Path) -> tuple[ModelPlan, ModelManifest]:
@@ -89,13 +108,13 @@ class _Prediction:
         request: The parameters.
         plan: How the model is asked.
         manifest: Manifest of the model.
-        run: Runs the tasks.
+        engine: Where tasks run; None for this process.
     """
 
     request: PredictionRequest
     plan: ModelPlan
     manifest: ModelManifest
-    run: RunTasks
+    engine: Engine | None
 
     def write(self, scratch: Path, unfinished: Path) -> int:
         """Write the output into a folder "output", and return the number of predicted rows.
@@ -111,11 +130,17 @@ class _Prediction:
             for new in (folder, chunks):
                 new.mkdir()
             try:
-                return self._write(*opened(codes), folder, chunks)
+                reader, plan = opened(codes)
+                with step_tasks(self.engine, self._identity(reader)) as tasks:
+                    return self._write(reader, plan, folder, chunks, tasks)
             except ReadAgain as found:  # A later key shows that what seemed to be numbers are codes.
                 codes |= found.codes
             for old in (folder, chunks):
                 shutil.rmtree(old)
+
+    def _identity(self, reader: RowReader) -> object:
+        """Return everything that decides about the answers, see `step_tasks`."""
+        return replace(self.request, model=""), self.manifest.to_json(), reader.chunks()
 
     def _dataset(self, codes: Mapping[str, str]) -> tuple[RowReader, ModelPlan]:
         rows = open_dataset(Path(self.request.dataset), self.plan, self.manifest, self.request.key_columns)
@@ -126,7 +151,10 @@ class _Prediction:
     def _source(self, scratch: Path) -> Callable[[Mapping[str, str]], tuple[RowReader, ModelPlan]]:
         request, plan = self.request, self.plan
         loaded_predictor(plan)  # Its inputs are checked before the source is read.
-        path = None if request.source == DIGITS else local_copy(request.source, scratch / "source")
+        path: SourcePath | None = None
+        if request.source != DIGITS:
+            is_read_there = self.engine and is_stored(request.source)
+            path = stored_source(request.source) if is_read_there else local_copy(request.source, scratch / "source")
         options = Options(label_column="", csv_format=request.csv_format, on_bad_row=request.on_bad_row)
         logged: set[str] = set()
 
@@ -150,18 +178,21 @@ class _Prediction:
 
         return opened
 
-    def _write(self, reader: RowReader, plan: ModelPlan, folder: Path, chunks: Path) -> int:
+    def _write(self, reader: RowReader, plan: ModelPlan, folder: Path, chunks: Path, tasks: StoredTasks | None) -> int:
         request = self.request
-        work = PredictWork(plan, reader, request.on_bad_row, request.has_probabilities, str(chunks))
+        work = PredictWork(plan, reader, request.on_bad_row, request.has_probabilities, "" if tasks else str(chunks))
+        if self.engine and self.engine.has_other_machines:
+            # The folder is another one when the step starts again, which then finds the results of the same work.
+            work = replace(work, plan=replace(plan, folder=""), model_uri=request.model_uri)
         files, rejected = PredictionFiles(folder, work.schema), RejectedRows(request.on_bad_row)
         before, rows = Counter[str](), 0
         try:
-            for found in self.run(partial(predict_chunk, work), enumerate(reader.chunks())):
+            for found in (tasks.run if tasks else run_here)(partial(predict_chunk, work), enumerate(reader.chunks())):
                 rejected.merge(found.rejected, before)
-                with pa.OSFile(found.path) as file, pa.ipc.open_stream(file) as stream:
-                    for batch in stream:
+                with found.open() as batches:
+                    for batch in batches:
                         files.add(with_row_numbers(batch, reader, before))
-                Path(found.path).unlink()
+                found.discard()
                 before.update(found.rows_of_files)
                 rows_before, rows = rows, rows + found.rows
                 if rows // ROWS_PER_LOG_LINE > rows_before // ROWS_PER_LOG_LINE:

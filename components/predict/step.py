@@ -2,14 +2,29 @@
 
 import signal
 import threading
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
+from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.artifacts import Artifact
+from kfp_distributed.components.model_versions.aliases import resolve
 from kfp_distributed.components.predict.prediction import run_prediction
+from kfp_distributed.components.predict.prediction_job import (
+    PredictionJobRequest,
+    predict_in_pods,
+    prediction_folder,
+)
 from kfp_distributed.components.predict.prediction_request import parse_request
+from kfp_distributed.components.train.tell.log_format import print_entry
+from kfp_distributed.components.train.tell.step_log import StepLog
+from kfp_distributed.components.worker_pool.worker_choice import engine_of, parse_workers, pod_runner
+from kfp_distributed.components.worker_pool.worker_run import WorkersFailed
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import ModelIncomplete
 from kfp_distributed.storage.placeholders import refuse_placeholders
+
+_LOG = StepLog(print_entry)
 
 
 class Predicted(NamedTuple):
@@ -23,6 +38,9 @@ def run_step(
     predictions: Artifact,
     model: Artifact | None,
     dataset: Artifact | None,
+    model_uri: str = "",
+    workers: object = 0,
+    distribution_specification: Mapping[str, Any] = MappingProxyType({}),
     **parameters: Any,  # noqa: ANN401  (checked by parse_request)
 ) -> Predicted:
     """Predict rows, and return their number; the parameters are those of the component.
@@ -35,12 +53,25 @@ def run_step(
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _end)
     try:
-        refuse_placeholders({name: value for name, value in parameters.items() if not isinstance(value, bool)})
+        texts = {name: value for name, value in parameters.items() if not isinstance(value, bool)}
+        refuse_placeholders({**texts, "model_uri": model_uri, "workers": workers})
         request = parse_request(
-            model=(model.path, model.uri) if model else None, dataset=dataset.path if dataset else None, **parameters
+            model=(model.path, model.uri) if model else None,
+            model_uri=model_uri,
+            dataset=dataset.path if dataset else None,
+            **parameters,
         )
-        return Predicted(run_prediction(request, predictions))
-    except (ValueError, OSError, StorageError, ModelIncomplete) as error:
+        chosen = parse_workers(workers, "", distribution_specification)
+        folder = prediction_folder(predictions.uri)
+        if runner := pod_runner(chosen, predictions.uri, _LOG):
+            dataset_uri = dataset.uri if dataset else ""
+            asked = PredictionJobRequest(chosen.count, folder, resolve(request.model_uri), dataset_uri, parameters)
+            return Predicted(predict_in_pods(asked, chosen.settings, runner, predictions, _LOG))
+        with engine_of(chosen, predictions.path, predictions.uri, folder) as engine:
+            return Predicted(run_prediction(request, predictions, engine))
+    except WorkersFailed as error:
+        raise SystemExit(f"\n{error}") from None
+    except (ValueError, OSError, StorageError, ModelIncomplete, ClusterError) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from kfp_distributed.components.prepare_data.preparation_job import MODULE
-from kfp_distributed.components.step_packages import DASK, PACKAGES, PREPARATION
+from kfp_distributed.components.predict import prediction_job as predict
+from kfp_distributed.components.prepare_data import preparation_job as prepare_data
+from kfp_distributed.components.step_packages import DASK, PACKAGES, PREDICTION, PREPARATION
 from kfp_distributed.trainers.requirements import ENTRY
 
 ROOT = Path(__file__).parents[2]
@@ -92,7 +93,7 @@ def imported_files(module):
 # What is imported inside functions that the step does not call: replicas read Parquet.
 # Workers have Dask, and a step installs it if its own process needs it.
 # Without packaging a step asks pip which requirements are met.
-NOT_NEEDED = {"train": {"pyarrow"}, "prepare_data": {"dask", "distributed"}}
+NOT_NEEDED = {"train": {"pyarrow"}, "prepare_data": {"dask", "distributed"}, "predict": {"dask", "distributed"}}
 OPTIONAL = {"packaging"}
 
 
@@ -104,10 +105,15 @@ def test_each_step_installs_what_its_modules_import(step):
     assert undeclared(modules - OPTIONAL - DRIVERS, PACKAGES[step]) == NOT_NEEDED.get(step, set())
 
 
-def test_a_pod_that_prepares_data_installs_what_its_modules_import():
-    modules = set.union(*(third_party(file.read_text(encoding="utf-8")) for file in imported_files(MODULE)))
+@pytest.mark.parametrize(
+    ("module", "packages"),
+    [(prepare_data.MODULE, PREPARATION), (predict.MODULE, PREDICTION)],
+    ids=["prepare", "predict"],
+)
+def test_a_pod_of_a_step_installs_what_its_modules_import(module, packages):
+    modules = set.union(*(third_party(file.read_text(encoding="utf-8")) for file in imported_files(module)))
     # The pod gets the keys of the store in variables, and asks no API server for them.
-    assert undeclared(modules - OPTIONAL - DRIVERS, (*ENTRY, *PREPARATION)) == {"kubernetes", "yaml"}
+    assert undeclared(modules - OPTIONAL - DRIVERS, (*ENTRY, *packages)) == {"kubernetes", "yaml"}
 
 
 def closure(requirements):

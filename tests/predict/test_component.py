@@ -27,6 +27,8 @@ def test_interface():
         "csv_format": ("Dict", True),
         "on_bad_row": ("String", True),
         "probabilities": ("Boolean", True),
+        "workers": ("Integer", True),
+        "distribution_specification": ("Dict", True),
     }
     outputs = {name: port.type for name, port in spec.outputs.items()}
     assert outputs == {"predictions": "system.Artifact@0.0.1", "rows": "Integer"}

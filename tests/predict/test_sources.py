@@ -1,15 +1,12 @@
 """Sources that are no tables of a file: arrays, images, folders, and those of a store."""
 
-import pickle
 from dataclasses import asdict
 
 import numpy as np
-import pyarrow.csv as pa_csv
 import pytest
 from PIL import Image
 from prediction_models import linear_network, save_onnx
 
-from kfp_distributed.components.predict.predict_task import PredictWork
 from kfp_distributed.storage.dataset import Column, Label
 
 LABEL = asdict(Label("label", ("cat", "dog")))
@@ -98,23 +95,3 @@ def test_other_csv_formats_are_read(tmp_path, number_model, predicted):
     (tmp_path / "plain.csv").write_text("x\n1.5\n2.5\n")
     plain = predicted(model=number_model, source=str(tmp_path / "plain.csv")).table()
     assert plain["probability"].equals(found["probability"])
-
-
-def test_the_work_of_a_task_can_be_pickled(tmp_path, number_model, predicted, monkeypatch):
-    """Other processes will run the tasks."""
-    from kfp_distributed.components.predict import prediction
-
-    works = []
-
-    def run(task, items):
-        for item in items:
-            task, item = pickle.loads(pickle.dumps((task, item)))
-            works.append(task.args[0])
-            yield pickle.loads(pickle.dumps(task(item)))
-
-    monkeypatch.setattr(prediction.run_prediction, "__defaults__", (run,))
-    source = tmp_path / "rows.csv"
-    source.write_text("x,id\n" + "".join(f"{number},k{number}\n" for number in range(100)))
-    found = predicted(model=number_model, source=str(source), key_columns=["id"]).table()
-    assert found["id"].to_pylist() == pa_csv.read_csv(source)["id"].to_pylist()
-    assert [type(work) for work in works] == [PredictWork]

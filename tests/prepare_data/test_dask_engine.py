@@ -1,17 +1,16 @@
 """The step on a Dask cluster writes the same bytes as in one process, and goes on after a kill."""
 
-import json
 import os
 import signal
 import sys
 import threading
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import psutil
 import pytest
+from dask_processes import start_cluster
 from rows_of_sources import csv_text, images, json_lines, parquet
 
 from kfp_distributed.components.prepare_data import image_files, read, write
@@ -134,15 +133,6 @@ def test_codes_are_read_again(file, outputs):
     assert ends[0] == ends[1]
 
 
-def written_address(file: Path) -> str:
-    """Address in a scheduler's file, once the scheduler, which writes in place, has written all of it."""
-    while True:
-        try:
-            return json.loads(file.read_text())["address"]
-        except (FileNotFoundError, json.JSONDecodeError):
-            time.sleep(0.05)
-
-
 @pytest.mark.usefixtures("small")
 def test_a_cluster_of_others_with_scratch_and_shards_in_an_object_store(file, tmp_path, outputs, monkeypatch):
     source = file("data.csv", csv_text())
@@ -158,14 +148,7 @@ def test_a_cluster_of_others_with_scratch_and_shards_in_an_object_store(file, tm
         (tmp_path / "objects" / "pipelines").mkdir()
         for name, value in server.environment().items():
             environment.setenv(name, value)
-        file_of_address = tmp_path / "scheduler.json"
-        options = ["--no-dashboard", "--host", "127.0.0.1"]
-        scheduler = [sys.executable, "-m", "distributed.cli.dask_scheduler", *options]
-        processes.start("scheduler", [*scheduler, "--port", "0", "--scheduler-file", file_of_address])
-        worker = [sys.executable, "-m", "distributed.cli.dask_worker", *options, "--nthreads", "1"]
-        for number in range(2):
-            processes.start(f"{number}", [*worker, "--scheduler-file", file_of_address, "--local-directory", tmp_path])
-        address = written_address(file_of_address)
+        address = start_cluster(processes, tmp_path / "dask")
         engine = DaskEngine("s3://pipelines/scratch", scheduler=address)
         manifests = prepare(str(source), Options(shards=3), datasets, str(out / "overview"), engine=engine)
         store = open_store("s3://pipelines")

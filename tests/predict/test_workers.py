@@ -1,0 +1,92 @@
+"""Rows that several workers predict: processes of this machine, and those of a cluster that sees only the store."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from dask_processes import start_cluster
+from kfp import dsl
+
+from kfp_distributed.components.predict import source_rows
+from kfp_distributed.components.predict.prediction import run_prediction
+from kfp_distributed.components.predict.prediction_request import parse_request
+from kfp_distributed.components.worker_pool.dask_engine import DaskEngine
+from kfp_distributed.processes import ProcessGroup
+from kfp_distributed.storage.embedded import embedded_object_store
+from kfp_distributed.storage.opener import open_store
+
+ROWS = 400
+PARAMETERS = {"key_columns": ["id"], "csv_format": {}, "on_bad_row": "skip", "probabilities": True}
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A table of several chunks, with a row that cannot be used in the second of them."""
+    rows = [f"k{number},{'x' if number == 300 else number / 8},{'ab'[number % 2]}" for number in range(ROWS)]
+    path = tmp_path / "source" / "rows.csv"
+    path.parent.mkdir()
+    path.write_text("id,x,label\n" + "\n".join(rows) + "\n")
+    return path
+
+
+@pytest.fixture
+def model(prepared, model_of, source):
+    return model_of(
+        prepared(source, columns={"x": "number"}, drop_columns=["id"], on_bad_row="skip", label_column="label")
+    )
+
+
+@pytest.fixture
+def chunks(monkeypatch):
+    """Divide a small source into several chunks, whose tasks run in other processes."""
+    monkeypatch.setattr(source_rows, "CHUNK_BYTES", 2**11)
+
+
+@pytest.mark.usefixtures("chunks")
+def test_processes_give_the_same_predictions_in_the_same_order(source, model, predicted, refused, capsys):
+    parameters = {"model": model, "source": str(source), **PARAMETERS}
+    alone = predicted(**parameters)
+    assert alone.rows == ROWS - 1
+    capsys.readouterr()
+    shared = predicted(**parameters, workers=2)
+    assert shared.table().equals(alone.table())
+    assert shared.manifest == alone.manifest
+    assert "2 processes of this machine" in capsys.readouterr().out
+    assert [*source.parents[1].glob(".workers-*")] == []
+
+
+def test_wrong_rows_and_settings_are_refused_as_without_workers(tmp_path, source, model, refused):
+    parameters = {"model": model, "source": str(source), **PARAMETERS, "on_bad_row": "refuse"}
+    assert refused(**parameters, workers=2) == refused(**parameters)
+    assert "row 302" in refused(**parameters)
+    assert "worker_gpus = 1" in refused(**parameters, workers=2, distribution_specification={"worker_gpus": 1})
+    assert "workers is 0" in refused(**parameters, distribution_specification={"worker_cpus": 1})
+
+
+@pytest.mark.usefixtures("chunks")
+def test_workers_of_other_machines_take_the_model_and_the_rows_from_the_store(
+    tmp_path, source, model, predicted, monkeypatch
+):
+    alone = predicted(model=model, source=str(source), **PARAMETERS)
+    with embedded_object_store(tmp_path / "objects") as server, ProcessGroup() as processes:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        store = open_store("s3://pipelines")
+        store.make_bucket()
+        store.upload_folder(model, "model")
+        store.upload(source, "rows.csv")
+        address = start_cluster(processes, tmp_path / "dask")
+        engine = DaskEngine("s3://pipelines/scratch", scheduler=address)
+        output = dsl.Artifact(uri=str(tmp_path / "elsewhere"))
+
+        def run(**addresses):
+            values = {"model_uri": "s3://pipelines/model", "source": "s3://pipelines/rows.csv", **addresses}
+            return run_prediction(parse_request(model=None, dataset=None, **values, **PARAMETERS), output, engine)
+
+        assert run() == alone.rows
+        assert store.list("scratch") == []
+        for wrong in ({"source": str(source)}, {"model_uri": str(model)}, {"source": "https://example.com/rows.csv"}):
+            with pytest.raises(ValueError, match="this machine"):
+                run(**wrong)
+    parts = sorted(Path(output.path).glob("*.parquet"))
+    assert pq.read_table(parts).equals(alone.table())
