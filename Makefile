@@ -44,7 +44,7 @@ test: $(STAMP) lint types  ## runs lint, types and all tests that need no cluste
 environments: $(STAMP)  ## creates the Python environments of Horovod, PyTorch and some tests, once; prints why one cannot be created
 	@for name in horovod pytorch horovod-pytorch; do $(BIN)/python images/environment.py $$name \
 		|| echo 'Its tests are skipped.'; done
-	@for name in steps kfp-oldest kfp-2.0 mlflow transformers torch2; do $(BIN)/python tests/environments.py $$name || echo 'Its tests are skipped.'; done
+	@for name in steps kfp-oldest kfp-2.0 mlflow model-registry transformers torch2; do $(BIN)/python tests/environments.py $$name || echo 'Its tests are skipped.'; done
 
 cluster-named:
 	@test -n "$$KUBECONFIG$$KUBERNETES_SERVICE_HOST" || test -f ~/.kube/config \

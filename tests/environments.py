@@ -1,7 +1,8 @@
 """Additional virtual environments for tests, stored under a hash of their packages.
 
 `python tests/environments.py NAME` creates one of TEST_ENVIRONMENTS if it does not exist, and prints the path of its
-Python. Tests only look them up, like those of images/, because an installation takes minutes and may need retries.
+Python. With the name `model-registry`, it builds the server of Kubeflow's Model Registry. Tests only look them up, like
+those of images/, because an installation takes minutes and may need retries.
 """
 
 import importlib.util
@@ -74,6 +75,10 @@ TEST_ENVIRONMENTS: Mapping[str, Callable[[], list[str]]] = {
 }
 """The requirements of each environment, by its name."""
 
+# The server of Kubeflow's Model Registry. Its Go modules refer to each other by path, so `go install` cannot build it.
+# This is the newest release that works with PostgreSQL 15.
+_MODEL_REGISTRY = ("https://github.com/kubeflow/model-registry", "v0.3.3")
+
 _BUILD = ("setuptools>=77", "wheel")
 _WITH_DEBIAN_TORCH = ("transformers",)
 
@@ -87,7 +92,7 @@ def make_environment(name: str, build: bool = True) -> Path:
     """Create one of TEST_ENVIRONMENTS if it does not exist, and return the path of its Python.
 
     Args:
-        name: Name of the environment.
+        name: Name of the environment; "model-registry" for the server of Kubeflow's Model Registry.
         build: Whether to create a missing environment. Default: True.
 
     Raises:
@@ -95,6 +100,9 @@ def make_environment(name: str, build: bool = True) -> Path:
             which this machine does not have.
         subprocess.CalledProcessError: The environment cannot be created.
     """
+    if name == "model-registry":
+        python = _images.ensure_environment(name, [*_MODEL_REGISTRY], _build_model_registry, build)
+        return python.with_name("model-registry")
     requirements = TEST_ENVIRONMENTS[name]()
     venv = [sys.executable, "-m", "venv"]
     base: list[object] = [sys.version_info[:3], sys.prefix == sys.base_prefix]
@@ -112,6 +120,16 @@ def make_environment(name: str, build: bool = True) -> Path:
         _install(folder / "bin" / "python", requirements)
 
     return _images.ensure_environment(name, [*base, requirements], create, build)
+
+
+def _build_model_registry(folder: Path) -> None:
+    if missing := [tool for tool in ("git", "go") if not shutil.which(tool)]:
+        raise _images.EnvironmentUnavailableError(f"the server is built with {' and '.join(missing)}: install it")
+    repository, release = _MODEL_REGISTRY
+    source = folder / "source"
+    subprocess.run(["git", "clone", "--quiet", "--depth=1", f"--branch={release}", repository, source], check=True)
+    subprocess.run(["go", "build", "-o", folder / "bin" / "model-registry", "."], cwd=source, check=True)
+    shutil.rmtree(source)
 
 
 def _create_torch2(requirements: Sequence[str], folder: Path) -> None:
