@@ -208,7 +208,7 @@ class MlflowClient:
             if error.status != 404:
                 raise
         try:
-            return self._post("experiments/create", {"name": name}, lambda answer: str(answer["experiment_id"]))
+            return self.post("experiments/create", {"name": name}, lambda answer: str(answer["experiment_id"]))
         except MlflowError as error:
             if error.status != 400:
                 raise
@@ -216,13 +216,13 @@ class MlflowClient:
 
     def _get_experiment(self, name: str) -> str:
         path = f"experiments/get-by-name?experiment_name={quote(name, safe='')}"
-        return self._call("GET", path, lambda answer: str(answer["experiment"]["experiment_id"]))
+        return self.call("GET", path, lambda answer: str(answer["experiment"]["experiment_id"]))
 
     def find_run(self, experiment: str, tag: str, value: str) -> Run | None:
         """Return the latest run of an experiment that has a tag with a value."""
         quoted = value.replace("'", "''")
         query = {"experiment_ids": [experiment], "filter": f"tags.`{tag}` = '{quoted}'", "max_results": 1}
-        runs = self._post("runs/search", query, lambda answer: [_read_run(run) for run in answer.get("runs", ())])
+        runs = self.post("runs/search", query, lambda answer: [_read_run(run) for run in answer.get("runs", ())])
         return runs[0] if runs else None
 
     def create_run(self, experiment: str, name: str, tags: Mapping[str, str], time: float) -> Run:
@@ -240,12 +240,12 @@ class MlflowClient:
             "start_time": round(time * 1000),
             "tags": _pairs(tags, _LONGEST_TAG),
         }
-        return self._post("runs/create", body, lambda answer: _read_run(answer["run"]))
+        return self.post("runs/create", body, lambda answer: _read_run(answer["run"]))
 
     def get_run(self, run_id: str) -> Run:
         """Return a run."""
         path = f"runs/get?run_id={quote(run_id, safe='')}"
-        return self._call("GET", path, lambda answer: _read_run(answer["run"]))
+        return self.call("GET", path, lambda answer: _read_run(answer["run"]))
 
     def update_run(self, run_id: str, status: str, time: float | None = None) -> None:
         """Set the status of a run.
@@ -256,12 +256,12 @@ class MlflowClient:
             time: End time in seconds since 1970.
         """
         end = {} if time is None else {"end_time": round(time * 1000)}
-        self._post("runs/update", {"run_id": run_id, "status": status, **end}, _ignore)
+        self.post("runs/update", {"run_id": run_id, "status": status, **end}, _ignore)
 
     def log_parameters(self, run_id: str, parameters: Mapping[str, str]) -> None:
         """Log parameters. Values of more than 6,000 characters are cut off."""
         for batch in _batches(_pairs(parameters, _LONGEST_PARAMETER), _BATCH_PARAMETERS):
-            self._post("runs/log-batch", {"run_id": run_id, "params": batch}, _ignore)
+            self.post("runs/log-batch", {"run_id": run_id, "params": batch}, _ignore)
 
     def log_metrics(self, run_id: str, metrics: Iterable[Metric]) -> None:
         """Log values of metrics."""
@@ -276,12 +276,12 @@ class MlflowClient:
             for metric in metrics
         ]
         for batch in _batches(entries, _BATCH_METRICS):
-            self._post("runs/log-batch", {"run_id": run_id, "metrics": batch}, _ignore)
+            self.post("runs/log-batch", {"run_id": run_id, "metrics": batch}, _ignore)
 
     def set_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
         """Set tags of a run. Values of more than 5,000 characters are cut off."""
         for batch in _batches(_pairs(tags, _LONGEST_TAG), _BATCH_PARAMETERS):
-            self._post("runs/log-batch", {"run_id": run_id, "tags": batch}, _ignore)
+            self.post("runs/log-batch", {"run_id": run_id, "tags": batch}, _ignore)
 
     def upload_artifact(self, run: Run, name: str, content: bytes, content_type: str) -> bool:
         """Upload a file as an artifact of a run through the MLflow server.
@@ -297,10 +297,11 @@ class MlflowClient:
         self._request("PUT", path, content, content_type)
         return True
 
-    def _post(self, path: str, body: Mapping[str, Any], read: Callable[[Any], T]) -> T:
-        return self._call("POST", path, read, json.dumps(body, allow_nan=False).encode())
+    def post(self, path: str, body: Mapping[str, Any], read: Callable[[Any], T]) -> T:
+        """Send a POST request with JSON. See `call`."""
+        return self.call("POST", path, read, json.dumps(body, allow_nan=False).encode())
 
-    def _call(self, method: str, path: str, read: Callable[[Any], T], body: bytes | None = None) -> T:
+    def call(self, method: str, path: str, read: Callable[[Any], T], body: bytes | None = None) -> T:
         """Send a request.
 
         Args:

@@ -4,16 +4,12 @@ import re
 from typing import NamedTuple
 
 from kfp_distributed.components.model_versions.aliases import resolve
-from kfp_distributed.components.model_versions.versions import LARGEST_VERSION, read_complete
+from kfp_distributed.components.model_versions.versions import LARGEST_VERSION, SERVED_FORMATS, read_complete
 from kfp_distributed.library.address_secrets import without_secrets
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.uri import parse_uri
 
 _EXAMPLE = "give the output uri of export_model, such as s3://models/digits/3, or an alias, such as s3://models/digits@production"
-
-# Model servers know these formats by other names than the manifest of a model.
-SERVED_FORMATS = {"saved_model.pb": "tensorflow", "model.onnx": "onnx"}
-"""KServe's names of the formats that can be deployed, by the file that identifies each."""
 
 
 class ExportedVersion(NamedTuple):

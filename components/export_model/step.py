@@ -2,9 +2,11 @@
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from kfp_distributed.components.artifacts import Artifact
 from kfp_distributed.components.export_model.export import Exported, run_export
+from kfp_distributed.components.export_model.version_record import read_record
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import ModelIncomplete
 from kfp_distributed.storage.placeholders import refuse_placeholders
@@ -35,11 +37,16 @@ def run_step(
         exported = run_export(path, uri, model_name, bucket, version, numbers, manifest, aliases, keep)
     except (ValueError, OSError, StorageError, ModelIncomplete) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None
+    record = read_record(Path(manifest.path).read_text("utf-8"), exported.uri, aliases)
     if os.environ.get("MLFLOW_TRACKING_URI"):
-        from kfp_distributed.components.export_model.mlflow_tags import link_version
+        from kfp_distributed.components.export_model.mlflow_version import record_in_mlflow
 
         training_run = mlflow_run_id or str(model.metadata.get("mlflow_run_id", "") if model else "")
-        link_version(os.environ, training_run, model_name, exported)
+        record_in_mlflow(os.environ, training_run, record)
+    if os.environ.get("KFP_DISTRIBUTED_MODEL_REGISTRY"):
+        from kfp_distributed.components.export_model.kubeflow_registry import register_in_kubeflow
+
+        register_in_kubeflow(os.environ, record)
     return exported
 
 

@@ -13,6 +13,10 @@ EXPORT_MANIFEST = "export.json"
 LARGEST_VERSION = 2**63 - 1
 """TensorFlow Serving reads a version's folder name as int64."""
 
+# Model servers know these formats by other names than the manifest of a model.
+SERVED_FORMATS = {"saved_model.pb": "tensorflow", "model.onnx": "onnx"}
+"""KServe's names of the formats that can be deployed, by the file that identifies each."""
+
 
 class VersionRefused(ValueError):
     """A version does not exist, is incomplete, or cannot be changed now. The message says what to do."""

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 from train.programs.jobs import make_job, wait_until
 
-from kfp_distributed.components.export_model import mlflow_tags
-from kfp_distributed.components.export_model.export import Exported
+from kfp_distributed.components.export_model import bounded_delay
+from kfp_distributed.components.export_model.mlflow_version import record_in_mlflow
+from kfp_distributed.components.export_model.version_record import VersionRecord
 from kfp_distributed.components.mlflow_client import Metric
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings, read_task_settings
 from kfp_distributed.components.train.describe.manifests.pod import environment as replica_variables
@@ -144,7 +145,7 @@ def test_a_redirect_is_not_followed_and_ends_the_tracking_with_one_warning():
 
 def test_an_answer_that_trickles_delays_a_step_by_a_bounded_time(monkeypatch, capsys):
     monkeypatch.setattr(mlflow_tracker, "END_SECONDS", 0.3)
-    monkeypatch.setattr(mlflow_tags, "LINK_SECONDS", 0.3)
+    monkeypatch.setattr(bounded_delay, "DELAY_SECONDS", 0.3)
     messages, begin = [], time.monotonic()
     with trickling_server() as address:
         variables = {"MLFLOW_TRACKING_URI": address, "MLFLOW_RUN_ID": "r"}
@@ -152,10 +153,11 @@ def test_an_answer_that_trickles_delays_a_step_by_a_bounded_time(monkeypatch, ca
         tracker.start(make_job(["true"]))
         tracker.finish("FINISHED", {})
     with trickling_server() as address:
-        mlflow_tags.link_version({"MLFLOW_TRACKING_URI": address}, "r", "digits", Exported("s3://models/digits/1", 1))
+        record = VersionRecord("digits", 1, "s3://models/digits/1", "onnx", "run-1", {}, ())
+        record_in_mlflow({"MLFLOW_TRACKING_URI": address}, "r", record)
     assert time.monotonic() - begin < 5
     assert messages == ["The MLflow run is not complete: no answer within 0.3 s"]
-    assert "The MLflow run r has no link to the exported version: no answer within 0.3 s" in capsys.readouterr().out
+    assert "MLflow has no complete record of s3://models/digits/1: no answer within 0.3 s" in capsys.readouterr().out
 
 
 def test_nothing_is_logged_after_the_tracker_has_given_up(monkeypatch):
