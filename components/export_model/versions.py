@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kfp_distributed.storage.errors import KeyNotFound
-from kfp_distributed.storage.model import FORMATS
+from kfp_distributed.storage.model_format import SERVED_FILES
 from kfp_distributed.storage.store import Store
 
 EXPORT_MANIFEST = "export.json"
@@ -15,7 +15,10 @@ LARGEST_VERSION = 2**63 - 1
 
 
 def read_complete(store: Store, target: str) -> dict[str, Any] | None:
-    """Return the content of export.json of a complete version. A version is complete with all files that servers load.
+    """Return the content of export.json of a complete version.
+
+    A version is complete with all files of export.json that servers load. It may have none: then export.json is the
+    last object.
 
     Args:
         store: Store of the version.
@@ -25,14 +28,14 @@ def read_complete(store: Store, target: str) -> dict[str, Any] | None:
         None if the version does not exist, is incomplete, or its export.json is of another tool.
     """
     manifest = _read_manifest(store, target)
-    return manifest if manifest and all(store.exists(target + file) for file in _formats(manifest)) else None
+    return manifest if manifest and all(store.exists(target + file) for file in _served_files(manifest)) else None
 
 
 def is_unfinished(store: Store, target: str) -> bool:
     """Return whether the objects under a number, if any, are those that a failed export left.
 
-    An export writes export.json before the first file that servers load. So a version that has such a file and no
-    export.json is of another tool.
+    An export writes export.json before the first file that servers load, and after all others. So a version that has
+    such a file and no export.json is of another tool. One with export.json and no such file to come is complete.
 
     Args:
         store: Store of the version.
@@ -40,8 +43,8 @@ def is_unfinished(store: Store, target: str) -> bool:
     """
     if store.exists(target + EXPORT_MANIFEST):
         manifest = _read_manifest(store, target)
-        return manifest is not None and not all(store.exists(target + file) for file in _formats(manifest))
-    return not any(store.exists(target + file) for file in FORMATS)
+        return manifest is not None and not all(store.exists(target + file) for file in _served_files(manifest))
+    return not any(store.exists(target + file) for file in SERVED_FILES)
 
 
 def next_version(folders: Iterable[str]) -> int:
@@ -65,12 +68,12 @@ def _read_manifest(store: Store, target: str) -> dict[str, Any] | None:
     """Return the content of export.json; None if there is none, or it is not one of this component."""
     try:
         manifest: dict[str, Any] = json.loads(store.read(target + EXPORT_MANIFEST))
-        _formats(manifest)
+        _served_files(manifest)
     except (KeyNotFound, ValueError, TypeError, KeyError):
         return None
     return manifest
 
 
-def _formats(manifest: dict[str, Any]) -> set[str]:
+def _served_files(manifest: dict[str, Any]) -> set[str]:
     """Return the files of a version that servers load."""
-    return FORMATS.keys() & {entry["path"] for entry in manifest["files"]}
+    return set(SERVED_FILES) & {entry["path"] for entry in manifest["files"]}

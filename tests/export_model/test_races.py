@@ -1,6 +1,7 @@
 """Exports as processes that race for a number, or are killed, against a real S3 server."""
 
-from export_race_checks import check_a_race, check_a_race_for_one_version, check_kills, store_model
+import pytest
+from export_race_checks import TWO_SERVED, check_a_race, check_a_race_for_one_version, check_kills, store_model
 
 
 def test_exports_that_begin_together_get_different_numbers(bucket, tmp_path):
@@ -11,5 +12,6 @@ def test_one_of_the_exports_of_one_version_wins(bucket, tmp_path):
     check_a_race_for_one_version(store_model(tmp_path, bucket), bucket)
 
 
-def test_exports_that_are_killed_at_random_moments_leave_no_half_version(bucket, tmp_path):
-    check_kills(store_model(tmp_path, bucket), bucket)
+@pytest.mark.parametrize("files", [TWO_SERVED, ("model.safetensors",)])
+def test_exports_that_are_killed_at_random_moments_leave_no_half_version(bucket, tmp_path, files):
+    check_kills(store_model(tmp_path, bucket, files), bucket)
