@@ -11,8 +11,6 @@ from typing import Any, Literal, Protocol
 from kfp_distributed.storage.files import FileEntry, describe_folder
 
 MODEL_MANIFEST = "model.json"
-FORMATS = {"saved_model.pb": "saved_model", "model.onnx": "onnx"}
-"""The supported model formats, by the file that identifies each."""
 
 
 class ModelIncomplete(Exception):
@@ -24,8 +22,9 @@ class ModelManifest:
     """The content of a model's manifest.
 
     Attributes:
-        format: Format of the model: a value of FORMATS ("saved_model" is TensorFlow's SavedModel), or "files" for any
-            other format.
+        format: Format of the model, as `find_format` names it: "onnx", "saved_model" (of TensorFlow), "keras",
+            "torch_export", "torchscript", "safetensors", or "custom" for any other. Older manifests have "files" for
+            all but the first two.
         files: All files except the manifest, sorted by path.
         metrics: Final metrics of the training, such as {"epoch": 15, "accuracy": 0.97}. "epoch" is the number of the
             epoch after which the model was saved. Only built-in trainers record it.

@@ -19,11 +19,14 @@ _SEED = 20261126
 _MODEL_NAME = "raced"
 
 
-def store_model(folder, bucket):
-    """Store a model with two files that servers load, and return its address."""
+TWO_SERVED = ("saved_model.pb", "model.onnx")
+
+
+def store_model(folder, bucket, files=TWO_SERVED):
+    """Store a model, by default with two files that servers load, and return its address."""
     model = folder / "model"
     model.mkdir()
-    for name in ("saved_model.pb", "model.onnx", *(f"part{number:02}" for number in range(20))):
+    for name in (*files, *(f"part{number:02}" for number in range(20))):
         (model / name).write_bytes(os.urandom(2000))
     (model / MODEL_MANIFEST).write_text(ModelManifest(files=describe_folder(model)).to_json())
     uri = f"s3://{bucket}/artifacts/model"

@@ -23,7 +23,7 @@ from kfp_distributed.components.model_versions.aliases import read_aliases, remo
 from kfp_distributed.components.model_versions.deletion import delete_version
 from kfp_distributed.components.model_versions.versions import VersionRefused, read_complete
 from kfp_distributed.storage.errors import StorageError
-from kfp_distributed.storage.model import FORMATS
+from kfp_distributed.storage.model_format import SERVED_FILES
 from kfp_distributed.storage.opener import open_store
 
 LEASE_SECONDS = 8
@@ -73,13 +73,14 @@ def state_of(store, name):
     keys = {entry.key: entry.size for entry in store.list(f"{name}/")}
     for version in {key.split("/")[1] for key in keys}:
         target = f"{name}/{version}/"
-        loadable = [file for file in FORMATS if target + file in keys]
-        if loadable:  # What model servers look at.
+        loadable = [file for file in SERVED_FILES if target + file in keys]
+        complete = read_complete(store, target)
+        if loadable or complete:  # What model servers and our own tools look at.
             files = json.loads(store.read(f"{target}export.json"))["files"]
             missing = [file["path"] for file in files if keys.get(target + file["path"]) != file["size"]]
-            assert set(missing) <= set(FORMATS), f"{target} has {loadable} and lacks {missing}"
-            assert not (missing and read_complete(store, target)), f"{target} lacks {missing}"
-        states["complete" if read_complete(store, target) else "loadable" if loadable else "partial"] += 1
+            assert set(missing) <= set(SERVED_FILES), f"{target} has {loadable} and lacks {missing}"
+            assert not (missing and complete), f"{target} lacks {missing}"
+        states["complete" if complete else "loadable" if loadable else "partial"] += 1
     return states
 
 

@@ -17,7 +17,7 @@ def export_model(
     aliases: list[str] = [],
     keep: int = 0,
 ) -> NamedTuple("Exported", [("uri", str), ("version", int)]):  # type: ignore[valid-type]
-    """Exports a model as a numbered version that TensorFlow Serving and KServe load.
+    """Exports a model as a numbered version, which model servers load if it is of a format that they know.
 
     The model goes to BUCKET/MODEL_NAME/VERSION/ with a manifest, export.json: each file's SHA-256, the metrics, the
     run. A version becomes visible completely or not at all, and an existing one is never overwritten. If KFP takes the
@@ -25,8 +25,9 @@ def export_model(
     exported, the step returns that version.
 
     Args:
-        model: Model of `train`, as a SavedModel or an ONNX model. Kubeflow Pipelines downloads it into the step. Pass
-            either `model` or `model_uri`. Default: none.
+        model: Model of `train`, of any format. TensorFlow Serving and KServe load SavedModels, Triton loads ONNX models
+            and TorchScript. Kubeflow Pipelines downloads it into the step. Pass either `model` or `model_uri`.
+            Default: none.
         model_uri: Address of the model, the output `model_uri` of `train`. The step does not download the model if it
             is on the server of `bucket`: the server copies it. Example: "s3://mlpipeline/v2/artifacts/.../model".
             Default: empty, which means `model`.

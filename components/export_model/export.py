@@ -5,13 +5,14 @@ An object store cannot make several objects appear at once. So the order matters
 - TensorFlow Serving sees a version as soon as any object exists under its number. It picks the highest number without
   looking inside, loads saved_model.pb, and retries a failed load for some minutes.
 - KServe's storage initializer copies the model's folder when a server starts. TensorFlow Serving reads the copy.
-- Triton sees a version as TensorFlow Serving does, and loads model.onnx.
-- Our own tools, and people, consider a version complete if it has a saved_model.pb or a model.onnx.
+- Triton sees a version as TensorFlow Serving does, and loads model.onnx or model.pt.
+- Our own tools, and people, consider a version complete if it has export.json and each of these files that it lists.
 
 So no object exists under the number before all bytes are in the store. If the model is on the same server, they are.
 Otherwise they are uploaded beside the claim first. Then the server copies them: first the files, then the manifest that
-lists them, and saved_model.pb or model.onnx last. That last object is the commit. Before it exists, nothing under the
-number can be loaded. After that, everything is there.
+lists them, and saved_model.pb, model.onnx or model.pt last. That last object is the commit. Before it exists, nothing
+under the number can be loaded. After that, everything is there. A model of another format has none of these files, so
+that the manifest is the last object and the commit.
 """
 
 import json
@@ -41,7 +42,7 @@ from kfp_distributed.components.model_versions.versions import (
 from kfp_distributed.storage.buckets import require_bucket
 from kfp_distributed.storage.errors import KeyNotFound
 from kfp_distributed.storage.files import FileEntry
-from kfp_distributed.storage.model import FORMATS
+from kfp_distributed.storage.model_format import SERVED_FILES
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.placeholders import refuse_placeholders
 from kfp_distributed.storage.store import PARALLEL_TRANSFERS, Store
@@ -88,7 +89,7 @@ def run_export(
 
     Raises:
         ValueError: A name is not allowed, a value has a placeholder, the bucket does not exist, the version exists,
-            another export has claimed it, or no server can load the model's format.
+            or another export has claimed it.
         ModelIncomplete: The model lacks files, or a file differs from model.json.
         StorageError: The store refuses a request or does not answer. The uploaded files are deleted.
         LeaseLost: No bytes moved for too long. A later export deletes the uploaded files.
@@ -226,11 +227,11 @@ def publish(store: Store, claim: Claim, source: ModelSource, description: Mappin
     text = json.dumps(manifest, indent=1)
     paths = [entry.path for entry in files]
     with ThreadPoolExecutor(PARALLEL_TRANSFERS) as pool:
-        list(pool.map(copy, [path for path in paths if path not in FORMATS]))
+        list(pool.map(copy, [path for path in paths if path not in SERVED_FILES]))
     source.check_unchanged()
     claim.keep_alive(store)
     store.write(claim.target + EXPORT_MANIFEST, text.encode())
-    for path in sorted(FORMATS.keys() & set(paths)):
+    for path in sorted({*SERVED_FILES} & {*paths}):
         copy(path)
     return text
 

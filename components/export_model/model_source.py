@@ -10,7 +10,6 @@ from kfp_distributed.components.model_versions.versions import EXPORT_MANIFEST
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.files import FileEntry
 from kfp_distributed.storage.model import (
-    FORMATS,
     MODEL_MANIFEST,
     ModelIncomplete,
     verify_model,
@@ -80,8 +79,8 @@ def open_source(path: str, uri: str, target: Store) -> ModelSource:
         target: Store to export to. If its server has the model too, the files are not read from the folder.
 
     Raises:
-        ValueError: The address cannot be opened and there is no folder, no server can load the model's format, or a
-            file has the name of the export's manifest.
+        ValueError: The address cannot be opened and there is no folder, or a file has the name of the manifest of the
+            export.
         ModelIncomplete: The model lacks files, or a file differs from model.json.
         StorageError: The store of the model cannot be read, and there is no folder.
     """
@@ -132,8 +131,6 @@ def _states(store: S3Store) -> dict[str, ObjectState]:
 
 
 def _check_names(names: Sequence[str], uri: str) -> None:
-    if not FORMATS.keys() & set(names):
-        raise ValueError(f"the model in {uri} has no {' or '.join(FORMATS)}: other formats cannot be exported.")
     if EXPORT_MANIFEST in names:
         raise ValueError(f"the model has a file {EXPORT_MANIFEST}, which is the name of the manifest: rename the file.")
 

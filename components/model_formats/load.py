@@ -6,7 +6,6 @@ from kfp_distributed.components.model_formats.model_signature import Model
 from kfp_distributed.components.model_formats.onnx_model import OnnxModel
 from kfp_distributed.components.model_formats.saved_model import SavedModel
 from kfp_distributed.storage.files import list_files
-from kfp_distributed.storage.model import FORMATS
 
 _NAMED_FILES = 10
 
@@ -25,6 +24,6 @@ def load_model(folder: Path) -> Model:
     if (folder / "saved_model.pb").is_file():
         return SavedModel(folder)
     raise ValueError(
-        f"the model in {folder} has no {' or '.join(FORMATS)}, it has {list_files(folder)[:_NAMED_FILES]}: this step "
-        "takes a SavedModel or an ONNX model. Save it directly into model_dir, not into a subfolder."
+        f"the model in {folder} has no model.onnx or saved_model.pb, it has {list_files(folder)[:_NAMED_FILES]}: "
+        "this step takes a SavedModel or an ONNX model. Save it directly into model_dir, not into a subfolder."
     )

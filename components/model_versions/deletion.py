@@ -1,8 +1,8 @@
 """Deletes exported versions: one, those that a killed deletion left, or all but the newest.
 
-A record of the deletion is written first and stays, so that the number is never used again. Then the files that servers
-load are deleted, so that nobody takes the version for complete, and export.json last. Until then a killed deletion
-leaves an unfinished version, which the next export or deletion of the model deletes.
+A record of the deletion is written first and stays, so that the number is never used again. Then the key files are
+deleted, such as those that servers load, so that nobody takes the version for complete, and export.json last. Until
+then a killed deletion leaves an unfinished version, which the next export or deletion of the model deletes.
 """
 
 from collections.abc import Iterable
@@ -20,11 +20,11 @@ from kfp_distributed.components.model_versions.versions import (
     EXPORT_MANIFEST,
     VersionRefused,
     is_unfinished,
+    key_files,
     read_complete,
     version_numbers,
 )
 from kfp_distributed.storage.errors import KeyNotFound, StorageError
-from kfp_distributed.storage.model import FORMATS
 from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import join_uri
 
@@ -42,7 +42,8 @@ def delete_version(store: Store, model_name: str, version: int) -> None:
         manifest = read_complete(store, claim.target) or {}
         store.write(deletion_record(model_name, version), datetime.now(timezone.utc).isoformat().encode())
         keys = [entry.key for entry in store.list(claim.target)]
-        first = [key for key in keys if key.removeprefix(claim.target) in FORMATS]
+        files = {key.removeprefix(claim.target) for key in keys} - {EXPORT_MANIFEST}
+        first = [claim.target + file for file in key_files(files)]
         last = claim.target + EXPORT_MANIFEST
         store.delete(first)
         _forget_task(store, model_name, version, str(manifest.get("source_task", "")))

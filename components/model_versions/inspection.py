@@ -17,7 +17,8 @@ from kfp_distributed.components.model_versions.versions import (
 )
 from kfp_distributed.storage.errors import KeyNotFound
 from kfp_distributed.storage.files import FileEntry
-from kfp_distributed.storage.model import FORMATS, MODEL_MANIFEST
+from kfp_distributed.storage.model import MODEL_MANIFEST
+from kfp_distributed.storage.model_format import format_of
 from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import join_uri
 
@@ -33,7 +34,7 @@ class VersionSummary:
         state: "complete"; "incomplete" while it is exported, or after a killed export; "deleting"; or "other tool".
         aliases: Aliases that name it.
         exported_at: Time of the export in ISO 8601; "" if unknown, as all that follow.
-        format: Formats of the model, such as "saved_model".
+        format: Format of the model, such as "saved_model".
         size: Size of all files in bytes.
         metrics: Metrics in export.json.
     """
@@ -72,13 +73,12 @@ def list_versions(store: Store, model_name: str) -> list[VersionSummary]:
 
 def _summary(number: int, state: VersionState, aliases: tuple[str, ...], manifest: dict[str, Any]) -> VersionSummary:
     files = manifest.get("files", [])
-    formats = [FORMATS[entry["path"]] for entry in files if entry["path"] in FORMATS]
     return VersionSummary(
         number,
         state,
         aliases,
         str(manifest.get("exported_at", "")),
-        ", ".join(formats),
+        format_of(entry["path"] for entry in files) if files else "",
         sum(entry["size"] for entry in files),
         manifest.get("metrics") or {},
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kfp_distributed.storage.errors import KeyNotFound
-from kfp_distributed.storage.model import FORMATS
+from kfp_distributed.storage.model_format import SERVED_FILES
 from kfp_distributed.storage.store import Store
 
 EXPORT_MANIFEST = "export.json"
@@ -34,7 +34,9 @@ def version_numbers(folders: Iterable[str]) -> list[int]:
 
 
 def read_complete(store: Store, target: str) -> dict[str, Any] | None:
-    """Return the content of export.json of a complete version. A version is complete with all files that servers load.
+    """Return the content of export.json of a complete version.
+
+    A version is complete with its key files: see `key_files`.
 
     Args:
         store: Store of the version.
@@ -44,14 +46,14 @@ def read_complete(store: Store, target: str) -> dict[str, Any] | None:
         None if the version does not exist, is incomplete, or its export.json is of another tool.
     """
     manifest = _read_manifest(store, target)
-    return manifest if manifest and all(store.exists(target + file) for file in _formats(manifest)) else None
+    return manifest if manifest and all(store.exists(target + file) for file in _key_files(manifest)) else None
 
 
 def is_unfinished(store: Store, target: str) -> bool:
     """Return whether the objects under a number, if any, are those that a failed export left.
 
-    An export writes export.json before the first file that servers load. So a version that has such a file and no
-    export.json is of another tool.
+    An export writes export.json before the first file that servers load, and after all others. So a version that has
+    such a file and no export.json is of another tool. One with export.json and its key files is complete.
 
     Args:
         store: Store of the version.
@@ -59,8 +61,8 @@ def is_unfinished(store: Store, target: str) -> bool:
     """
     if store.exists(target + EXPORT_MANIFEST):
         manifest = _read_manifest(store, target)
-        return manifest is not None and not all(store.exists(target + file) for file in _formats(manifest))
-    return not any(store.exists(target + file) for file in FORMATS)
+        return manifest is not None and not all(store.exists(target + file) for file in _key_files(manifest))
+    return not any(store.exists(target + file) for file in SERVED_FILES)
 
 
 def next_version(folders: Iterable[str]) -> int:
@@ -84,12 +86,24 @@ def _read_manifest(store: Store, target: str) -> dict[str, Any] | None:
     """Return the content of export.json; None if there is none, or it is not one of this component."""
     try:
         manifest: dict[str, Any] = json.loads(store.read(target + EXPORT_MANIFEST))
-        _formats(manifest)
+        _key_files(manifest)
     except (KeyNotFound, ValueError, TypeError, KeyError):
         return None
     return manifest
 
 
-def _formats(manifest: dict[str, Any]) -> set[str]:
-    """Return the files of a version that servers load."""
-    return FORMATS.keys() & {entry["path"] for entry in manifest["files"]}
+def key_files(paths: Iterable[str]) -> set[str]:
+    """Return the files of a version without which it is incomplete: they are deleted first.
+
+    Those that servers load are also exported last. If there are none, export.json is exported last, and the first file
+    by name is a key file.
+
+    Args:
+        paths: The files that export.json lists.
+    """
+    names = {*paths}
+    return names & {*SERVED_FILES} or {*sorted(names)[:1]}
+
+
+def _key_files(manifest: dict[str, Any]) -> set[str]:
+    return key_files(entry["path"] for entry in manifest["files"])

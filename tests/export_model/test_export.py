@@ -156,15 +156,6 @@ def test_a_damaged_model_is_refused_before_anything_is_written(tmp_path, make_mo
     assert not (tmp_path / "exports").exists()
 
 
-def test_a_model_that_cannot_be_served_is_not_exported(tmp_path, export):
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / "model.pt").write_bytes(b"weights")
-    (model / "model.json").write_text(ModelManifest("torch", describe_folder(model)).to_json())
-    with pytest.raises(ValueError, match=r"has no saved_model\.pb or model\.onnx: "):
-        export(model, str(tmp_path / "exports"))
-
-
 def test_a_file_with_the_name_of_the_manifest_is_not_overwritten(tmp_path, make_model, export):
     model = make_model()
     (model / EXPORT_MANIFEST).write_text("a file of the user's")

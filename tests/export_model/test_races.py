@@ -1,6 +1,8 @@
 """Exports as processes that race for a number, or are killed, against a real S3 server."""
 
+import pytest
 from export_race_checks import (
+    TWO_SERVED,
     check_a_race,
     check_a_race_for_one_version,
     check_killed_deletions,
@@ -17,8 +19,9 @@ def test_one_of_the_exports_of_one_version_wins(bucket, tmp_path):
     check_a_race_for_one_version(store_model(tmp_path, bucket), bucket)
 
 
-def test_exports_that_are_killed_at_random_moments_leave_no_half_version(bucket, tmp_path):
-    check_kills(store_model(tmp_path, bucket), bucket)
+@pytest.mark.parametrize("files", [TWO_SERVED, ("model.safetensors",)])
+def test_exports_that_are_killed_at_random_moments_leave_no_half_version(bucket, tmp_path, files):
+    check_kills(store_model(tmp_path, bucket, files), bucket)
 
 
 def test_deletions_that_are_killed_or_race_with_an_alias_leave_no_half_version(bucket, tmp_path):

@@ -78,7 +78,7 @@ def test_a_job_saves_model_and_metrics_and_only_the_same_step_resumes_it(data, t
     name = job_name("train", ("run", "train", "1"))
     assert outcome.status.job == outcome.model.job == name
     assert [entry.path for entry in outcome.model.files] == ["weights"]
-    assert outcome.model.format == "files"
+    assert outcome.model.format == "custom"
     assert outcome.model.metrics["loss"] == 0.5
     assert {replica: [epoch["epoch"] for epoch in epochs] for replica, epochs in outcome.metrics.items()} == {
         "worker-0": [2]

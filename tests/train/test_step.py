@@ -58,7 +58,7 @@ def step(data, folder, **options):
 
 def test_a_step_fills_its_artifacts(data, tmp_path, capsys):
     model, metrics, report = step(data, tmp_path)
-    assert model.metadata == {"framework": "files", "job": STEP_JOB}
+    assert model.metadata == {"framework": "custom", "job": STEP_JOB}
     # KFP stores metrics as JSON, which has no NaN.
     assert metrics.logged == {"loss": 0.5}
     assert "train of run 4f5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11" in report

@@ -81,7 +81,7 @@ def test_a_function_gets_the_rows_of_its_rank_and_the_leader_saves_the_model(mak
     manifest = verify_model(store)
     column = manifests["train"].columns[0]
     assert manifest == ModelManifest(
-        format="files",
+        format="custom",
         files=manifest.files,
         metrics={"loss": 0.5},
         job="a-job",

@@ -232,7 +232,7 @@ def test_a_command_that_reads_only_the_variables_of_torch(run, digits, tmp_path)
         ("worker-1", "rank 2 of 3 has 434 rows, equal: True"),
     ]
     manifest = verify_model(open_store(str(model)))
-    assert (manifest.format, [entry.path for entry in manifest.files]) == ("files", ["weights.npz"])
+    assert (manifest.format, [entry.path for entry in manifest.files]) == ("custom", ["weights.npz"])
     weights = np.load(model / "weights.npz")
     predictions = (digits.test_inputs.reshape(-1, 64) / 16 @ weights["weight"].T + weights["bias"]).argmax(axis=1)
     assert (predictions == digits.test_labels).mean() > 0.85

@@ -11,7 +11,8 @@ from typing import Any
 from kfp_distributed.storage.dataset import DatasetManifest
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.files import storable_files
-from kfp_distributed.storage.model import FORMATS, MODEL_MANIFEST, ModelManifest
+from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
+from kfp_distributed.storage.model_format import find_format
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.provenance import with_training_data
 from kfp_distributed.storage.store import Store
@@ -124,11 +125,10 @@ def save_model(job: JobDescription, manifest: DatasetManifest, folder: Path, met
         for file in files:
             store.copy(store, f"{_INCOMING}/{file.path}", file.path)
         store.delete([entry.key for entry in store.list(f"{_INCOMING}/")])
-    model_format = next((name for file, name in FORMATS.items() if (folder / file).exists()), "files")
     columns = tuple(asdict(column) for column in manifest.columns)
     trained = tuple(record_training_data(job, manifest))
     label = asdict(manifest.label)
-    model_manifest = ModelManifest(model_format, files, metrics, job.name, columns, label, trained, job.request)
+    model_manifest = ModelManifest(find_format(folder), files, metrics, job.name, columns, label, trained, job.request)
     store.write(MODEL_MANIFEST, model_manifest.to_json().encode())
     epoch = f" of epoch {metrics['epoch']:g}" if "epoch" in metrics else ""
     print(f"model{epoch} saved to {job.model_uri}", flush=True)
