@@ -21,12 +21,13 @@ ALL_IMAGES = tensorflow horovod pytorch horovod-pytorch steps evaluate
 IMAGES = $(ALL_IMAGES)
 # The images of the steps contain the library, so their build context is the repository. The base of `evaluate` is
 # `tensorflow`.
-# DRIVERS has requirements of pip that the image steps gets besides, such as gcsfs for gs:// sources.
+# DRIVERS has requirements of pip that the images steps and evaluate get besides, such as gcsfs for gs:// sources, or
+# torch for models of PyTorch.
 DRIVERS =
 options-steps = $(if $(DRIVERS),--build-arg 'DRIVERS=$(DRIVERS)') .
-options-evaluate = --build-arg BASE=$(call image,tensorflow) .
+options-evaluate = $(if $(DRIVERS),--build-arg 'DRIVERS=$(DRIVERS)') --build-arg BASE=$(call image,tensorflow) .
 made-from-steps = $(library)$(DRIVERS:%= %)
-made-from-evaluate = $(library) $(call tag,tensorflow)
+made-from-evaluate = $(library) $(call tag,tensorflow)$(DRIVERS:%= %)
 library = $(or $(shell $(or $(PYTHON),false) images/library_hash.py),$(error the hash of the library requires Python: make PYTHON=/path/to/python3.11))
 # The tag is a hash of the files of the image. An image that exists need not be built again, and a tag never names
 # another image.

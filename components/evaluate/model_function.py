@@ -1,4 +1,4 @@
-"""Loads a SavedModel or an ONNX model as a function of a dataset's rows."""
+"""Loads a model as a function of a dataset's rows."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ model [n] or [n, 1]."""
 
 
 def load_model_function(folder: Path, columns: Sequence[Column], output: str) -> ModelFunction:
-    """Load model.onnx, or the signature "serving_default" of a SavedModel.
+    """Load a model as a function of rows, see `load_model`.
 
     Args:
         folder: Folder of the model.

@@ -4,11 +4,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kfp_distributed.components.evaluate.finite import NAN_ADVICE
+from kfp_distributed.storage.model_format import find_format
 
 # Keras also saves the state of the optimizer and of the metrics. It may stay NaN after the best weights were restored.
 _TRAINING_STATE = re.compile(r"(.*/)?(optimizer|keras_api/metrics|\.OPTIMIZER_SLOT)/")
@@ -20,7 +22,7 @@ def check_weights(folder: Path) -> None:
     A single number is a constant and not a weight. It may be NaN to mark missing values.
 
     Args:
-        folder: A SavedModel, or a folder with model.onnx.
+        folder: Folder of a model of a format of `FORMATS`.
 
     Raises:
         ValueError: Some are. The message has the number of tensors and what to do.
@@ -32,16 +34,44 @@ def check_weights(folder: Path) -> None:
 
 
 def _float_weights(folder: Path) -> Iterator[NDArray[Any]]:
-    onnx_file, variables = folder / "model.onnx", folder / "variables" / "variables"
-    if onnx_file.is_file():
-        import onnx
+    readers = {"onnx": _onnx_weights, "saved_model": _saved_model_weights, "keras": _keras_weights}
+    tensors = readers.get(find_format(folder), _torch_weights)(folder)
+    return (tensor for tensor in tensors if tensor.dtype.kind not in "biuOSU")
 
-        tensors = map(onnx.numpy_helper.to_array, onnx.load(str(onnx_file)).graph.initializer)
-        yield from (tensor for tensor in tensors if tensor.dtype.kind not in "biuOSU")
-    elif variables.with_suffix(".index").is_file():
+
+def _onnx_weights(folder: Path) -> Iterator[NDArray[Any]]:
+    import onnx
+
+    yield from map(onnx.numpy_helper.to_array, onnx.load(str(folder / "model.onnx")).graph.initializer)
+
+
+def _saved_model_weights(folder: Path) -> Iterator[NDArray[Any]]:
+    variables = folder / "variables" / "variables"
+    if variables.with_suffix(".index").is_file():
         import tensorflow as tf
 
         checkpoint = tf.train.load_checkpoint(str(variables))
         for name, dtype in checkpoint.get_variable_to_dtype_map().items():
             if dtype.is_floating and not _TRAINING_STATE.match(name):
                 yield checkpoint.get_tensor(name)
+
+
+def _keras_weights(folder: Path) -> Iterator[NDArray[Any]]:
+    import h5py
+
+    with ZipFile(folder / "model.keras") as archive, archive.open("model.weights.h5") as file:
+        names: list[str] = []
+        with h5py.File(file) as weights:
+            weights.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+            for name in names:
+                if not _TRAINING_STATE.match(name):
+                    yield weights[name][()]
+
+
+def _torch_weights(folder: Path) -> Iterator[NDArray[Any]]:
+    import torch
+
+    exported = folder / "model.pt2"
+    source = torch.export.load(str(exported)) if exported.is_file() else torch.jit.load(str(folder / "model.pt"), "cpu")
+    state = source.state_dict() if callable(source.state_dict) else source.state_dict
+    yield from (tensor.detach().float().numpy() for tensor in state.values() if tensor.is_floating_point())

@@ -1,29 +1,43 @@
 """Loads the model of a folder, whatever its format is."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from kfp_distributed.components.model_formats.keras_file import KerasFile
 from kfp_distributed.components.model_formats.model_signature import Model
 from kfp_distributed.components.model_formats.onnx_model import OnnxModel
 from kfp_distributed.components.model_formats.saved_model import SavedModel
+from kfp_distributed.components.model_formats.torch_model import ExportedModel, TorchScriptModel
 from kfp_distributed.storage.files import list_files
+from kfp_distributed.storage.model_format import FORMATS, find_format
 
 _NAMED_FILES = 10
 
+_LOADERS: Mapping[str, Callable[[Path], Model]] = {
+    "onnx": OnnxModel,
+    "saved_model": SavedModel,
+    "keras": KerasFile,
+    "torch_export": ExportedModel,
+    "torchscript": TorchScriptModel,
+}
+
 
 def load_model(folder: Path) -> Model:
-    """Load model.onnx, or the signature "serving_default" of a SavedModel.
+    """Load the model of a folder, by the first of its formats (see `find_format`).
 
     Args:
         folder: Folder of the model.
 
     Raises:
-        ValueError: There is no such model, it cannot be loaded, or it has no such signature.
+        ValueError: It has no format of `FORMATS`, cannot be loaded, or, of a SavedModel, has no signature
+            "serving_default".
+        SystemExit: pip cannot install the library that loads it.
     """
-    if (folder / "model.onnx").is_file():
-        return OnnxModel(folder)
-    if (folder / "saved_model.pb").is_file():
-        return SavedModel(folder)
-    raise ValueError(
-        f"the model in {folder} has no model.onnx or saved_model.pb, it has {list_files(folder)[:_NAMED_FILES]}: "
-        "this step takes a SavedModel or an ONNX model. Save it directly into model_dir, not into a subfolder."
-    )
+    loader = _LOADERS.get(find_format(folder))
+    if loader is None:
+        raise ValueError(
+            f"the model in {folder} has none of the files {', '.join(FORMATS)}, it has "
+            f"{list_files(folder)[:_NAMED_FILES]}: save one of them directly into model_dir, not into a subfolder. "
+            "A model.pt must be of torch.jit.save, because torch.save writes no model but weights."
+        )
+    return loader(folder)

@@ -334,7 +334,7 @@ def test_damaged_models_are_refused(pictures, linear, tmp_path, damage, name):
         (
             "model.pt",
             b"weights",
-            r"has no model.onnx or saved_model.pb, it has \['model.json', 'model.pt'\]: .*SavedModel",
+            r"has none of the files model.onnx, .* it has \['model.json', 'model.pt'\]: .* must be of torch.jit.save",
         ),
         ("saved_model.pb", b"no graph", "the SavedModel in .* cannot be loaded: save it with the library versions"),
         ("model.onnx", b"no graph", "model.onnx cannot be loaded: save it with the library versions"),

@@ -1,0 +1,100 @@
+"""Models of PyTorch, in Python environments that have it."""
+
+import importlib.util
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from environments import environment, trainer_python
+
+from kfp_distributed.components.model_formats.load import load_model
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+import numpy as np
+import torch
+from kfp_distributed.components.evaluate.weights import check_weights
+from kfp_distributed.components.model_formats.load import load_model
+from kfp_distributed.components.model_formats.model_inputs import plan_inputs
+from kfp_distributed.storage.dataset import Column
+
+class ByColumn(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor(2.0).reshape(1))
+        self.dropout = torch.nn.Dropout(0.9)
+    def forward(self, size, colour):
+        return self.dropout(size * self.weight + 10 * colour)
+
+class Matrix(ByColumn):
+    def forward(self, x):
+        return self.dropout((x * torch.cat([torch.full((1,), 10.0), self.weight])).sum(1, keepdim=True))
+
+def error_of(action, *arguments):
+    try:
+        action(*arguments)
+    except ValueError as error:
+        return str(error)
+
+folder, kind = Path(sys.argv[1]), sys.argv[2]
+columns = [Column("colour", "category", "int32", vocabulary=("red", "blue")), Column("size", "number", "float32")]
+answers = []
+for number, (network, width) in enumerate([(ByColumn(), (1, 1)), (Matrix(), (2,))]):
+    place = folder / str(number)
+    place.mkdir()
+    def save(network):
+        if kind == "torchscript":
+            torch.jit.script(network).save(str(place / "model.pt"))
+            return
+        example = tuple(torch.zeros(3, size) for size in width)
+        sizes = tuple({0: torch.export.Dim("rows")} for _ in width)
+        torch.export.save(torch.export.export(network.eval(), example, dynamic_shapes=sizes), place / "model.pt2")
+    save(network)
+    model = load_model(place)
+    plan = plan_inputs(model.signature, columns)
+    output = model.run(plan.from_matrix(np.array([[1, 2], [2, 3], [0, 1], [0, 0]], np.float32)))
+    check_weights(place)
+    named = {name: values.tolist() for name, values in output.items()}
+    shapes = {name: spec.shape for name, spec in model.signature.inputs.items()}
+    failure = error_of(model.run, {name: np.zeros((1, 7), np.float32) for name in model.signature.inputs})
+    with torch.no_grad():
+        network.weight.fill_(float("nan"))
+    save(network)
+    answers.append([plan.by_column, shapes, named, failure, error_of(check_weights, place)])
+print(json.dumps(answers))
+"""
+
+
+@pytest.mark.parametrize("kind", ["torchscript", "torch_export"])
+def test_a_model_of_pytorch_takes_columns_by_name_or_the_matrix(tmp_path, kind):
+    python = trainer_python("pytorch") if kind == "torchscript" else str(environment("torch2"))
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "kfp_distributed").symlink_to(Path(__file__).parents[2])
+    program = tmp_path / "program.py"  # torch.jit.script reads the source.
+    program.write_text(PROGRAM)
+    ran = subprocess.run(
+        [python, program, tmp_path, kind],
+        env={**os.environ, "PYTHONPATH": str(site), "_KFP_RUNTIME": "true"},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr
+    by_column, matrix = json.loads(ran.stdout.splitlines()[-1])
+    answers = {"output": [[14], [26], [2], [0]]}
+    is_exported = kind == "torch_export"
+    assert by_column[:3] == [True, dict.fromkeys(("size", "colour"), [None, 1] if is_exported else None), answers]
+    assert matrix[:3] == [False, {"x": [None, 2] if is_exported else None}, answers]
+    for _, _, _, failure, nan in (by_column, matrix):
+        assert failure is None or failure.startswith("the model failed: ")
+        assert nan.startswith("1 of 1 weight tensors of the model have NaN")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is installed")
+def test_an_environment_without_pytorch_is_told_what_to_install(tmp_path):
+    (tmp_path / "model.pt2").write_bytes(b"program")
+    with pytest.raises(ValueError, match=r"model.pt2 needs the Python package torch, .* make image-evaluate DRIVERS="):
+        load_model(tmp_path)
