@@ -59,6 +59,7 @@ def versions(training_namespace, store_environment, tmp_path_factory):
                 train_specification={"trainer": "keras_classifier"},
                 train_parameters={"epochs": epochs},
                 distribution_specification={},
+                runner="local",
             )
             # 1 and 10: all objects of version 10 begin with the key of version 1.
             export_model(
