@@ -112,7 +112,8 @@ def deploy(namespace, uri, minutes=8, **parameters):
         lines.append(f"{level} {text}")
         print(level, text)
 
-    return Deployment(api, request, find_version(uri), source, log).run(), lines
+    version, store = find_version(uri)
+    return Deployment(api, store, request, version, source, log).run(), lines
 
 
 def predict(namespace, rows):
@@ -151,6 +152,13 @@ def spec_of(namespace):
     return service["spec"]["predictor"]
 
 
+def copies(uri):
+    """Return the addresses of the graphs of all copies."""
+    root = uri.rpartition("/team/")[0]
+    keys = [entry.key for entry in open_store(root).list(".served/")]
+    return [f"{root}/{key}" for key in keys if key.endswith("saved_model.pb")]
+
+
 def test_versions_are_served_replaced_and_restored(serving, versions, tmp_path):
     first, second = versions
     deployed, _ = deploy(serving, first)
@@ -168,7 +176,7 @@ def test_versions_are_served_replaced_and_restored(serving, versions, tmp_path):
     assert "Unable to locate credentials" in str(error.value)
     assert "Pass a service_account that lists such a Secret" in str(error.value)
     assert str(error.value).endswith(f"has {second} again. It is ready.")
-    assert spec_of(serving)["storageUris"] == [{"uri": f"{second}/", "mountPath": "/mnt/models/10"}]
+    assert copies(second) == [spec_of(serving)["model"]["storageUri"] + "10/saved_model.pb"]
     np.testing.assert_allclose(predict(serving, ROWS), expected(second, tmp_path / "again"), rtol=1e-4, atol=1e-6)
 
 
