@@ -198,8 +198,9 @@ class Deployment:
         for uri in filter(self._copies.is_own, uris):
             try:
                 current = self._api.read(self._path)
-                if not current or uri not in self._needed(current):
-                    self._copies.delete(uri)
+                # A finalizer of KServe keeps a deleted InferenceService for some seconds.
+                is_needed = current and "deletionTimestamp" not in current["metadata"] and uri in self._needed(current)
+                if not is_needed and self._copies.delete(uri):
                     self._log("INFO", f"deleted {uri}")
             except (ClusterError, StorageError) as error:
                 self._log("WARNING", f"left {uri}, which no server needs: {error}")

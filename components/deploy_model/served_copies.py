@@ -70,8 +70,8 @@ class ServedCopies:
         """
         return self.is_own(uri) and any(_identifies(entry.key) for entry in self._store.list(self._key(uri)))
 
-    def delete(self, uri: str) -> None:
-        """Delete a copy.
+    def delete(self, uri: str) -> int:
+        """Delete a copy, and return the number of its objects.
 
         Raises:
             ValueError: The address is not that of a copy for this InferenceService.
@@ -82,6 +82,7 @@ class ServedCopies:
         keys = [entry.key for entry in self._store.list(self._key(uri))]
         self._store.delete([key for key in keys if _identifies(key)])
         self._store.delete([key for key in keys if not _identifies(key)])
+        return len(keys)
 
     def is_own(self, uri: str) -> bool:
         """Return whether an address is that of a copy for an InferenceService of this name."""

@@ -403,3 +403,14 @@ def test_the_copy_of_another_service_is_not_deleted(api, deploy, bucket):
     api.objects[KEY]["spec"]["predictor"]["model"]["storageUri"] = foreign
     deploy(4, task="another")
     assert copies(bucket) == [3, 3, 4]
+
+
+def test_the_copy_is_deleted_while_a_finalizer_keeps_the_service(api, deploy, bucket):
+    api.outcomes[3] = "initializer"
+    api.delete = lambda key: api.put(
+        key, {**api.objects[key], "metadata": {**api.objects[key]["metadata"], "deletionTimestamp": "now"}}
+    )
+    with pytest.raises(DeploymentFailed, match="was deleted, because it had no version before"):
+        deploy(3)
+    assert KEY in api.objects
+    assert copies(bucket) == []
