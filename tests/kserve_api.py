@@ -1,7 +1,6 @@
 """A fake API server with a KServe: it makes a pod for each spec of an InferenceService, and writes its status."""
 
 import copy
-import json
 
 from kubernetes_api import KubernetesApi
 
@@ -12,25 +11,22 @@ class KServeApi(KubernetesApi):
     """Serves InferenceServices in Standard mode.
 
     Attributes:
-        outcomes: What becomes of the pods that serve an address: "ready" (the default), "initializer" (the model cannot
-            be fetched), "crash" or "pending". Addresses end with a slash.
+        bucket: Folder of the bucket that has the models. A folder without a version cannot be fetched.
+        outcomes: What becomes of the pods that serve a version: "ready" (the default), "initializer" (the model cannot
+            be fetched), "crash" or "pending".
         mode: Deployment mode. None means Knative, which KServe does not write to the annotation.
     """
 
-    def __init__(self):
+    def __init__(self, bucket):
         super().__init__()
+        self.bucket = bucket
         self.served = {"serving.kserve.io/v1beta1": ["inferenceservices"]}
         self.outcomes = {}
         self.mode = "Standard"
-        self.unknown_fields = ()
 
     def execute(self, request, query, body):
         verb, _, key = request.partition(" ")
         if verb in ("TRY", "POST") and key.startswith("inferenceservices/"):
-            if any(field in json.dumps(body) for field in self.unknown_fields):
-                return 400, {
-                    "message": f'strict decoding error: unknown field "spec.predictor.{self.unknown_fields[0]}"'
-                }
             body = self._with_defaults(body)
         return super().execute(request, query, body)
 
@@ -64,14 +60,20 @@ class KServeApi(KubernetesApi):
     def react(self, service):
         """Make the pod of a spec, and set the status."""
         name, predictor = service["metadata"]["name"], service["spec"]["predictor"]
-        uri = predictor["storageUris"][0]["uri"]
-        outcome = self.outcomes.get(uri, "ready")
-        pod = f"pods/{name}-predictor-{predictor['labels'][LABEL][:8]}"
+        version = self.version_at(predictor["model"]["storageUri"])
+        outcome = self.outcomes.get(version, "ready") if version else "initializer"
+        pod = f"pods/{name}-predictor-{predictor['labels'][LABEL]}"
         super().put(pod, self.pod(pod.partition("/")[2], name, predictor, outcome))
         if outcome == "ready":
             for other in [key for key in self.objects if key.startswith(f"pods/{name}-predictor-") and key != pod]:
                 self.delete(other)
         self.set_status(name, outcome)
+
+    def version_at(self, uri):
+        """Return the number of the version that TensorFlow Serving would serve from an address; 0 for none."""
+        assert uri.endswith("/")
+        files = (self.bucket / uri.removeprefix("s3://models/")).glob("*/saved_model.pb")
+        return max((int(file.parent.name) for file in files), default=0)
 
     def set_status(self, name, outcome):
         key, is_ready = f"inferenceservices/{name}", outcome == "ready"
@@ -82,6 +84,10 @@ class KServeApi(KubernetesApi):
             ],
             "modelStatus": {"states": {"targetModelState": "Loaded" if is_ready else "FailedToLoad"}},
         }
+        if not self.mode:
+            revision = self.objects[key]["spec"]["predictor"]["labels"][LABEL]
+            revisions = {"latestReadyRevision": revision, "latestCreatedRevision": revision}
+            status["components"] = {"predictor": revisions}
         if outcome == "invalid":
             status["modelStatus"] = {
                 "transitionStatus": "InvalidSpec",
@@ -92,6 +98,7 @@ class KServeApi(KubernetesApi):
     @staticmethod
     def pod(name, service, predictor, outcome):
         labels = {"serving.kserve.io/inferenceservice": service, **predictor["labels"]}
+        labels["serving.knative.dev/revision"] = labels[LABEL]
         ended = {"exitCode": 1, "reason": "Error", "message": "RuntimeError: Unable to locate credentials"}
         server = {"name": "kserve-container", "state": {"running": {}}, "restartCount": 0, "ready": outcome == "ready"}
         initializer = {"name": "storage-initializer", "state": {"terminated": {"exitCode": 0}}, "restartCount": 0}

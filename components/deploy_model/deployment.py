@@ -1,6 +1,6 @@
 """Deploy a version: create or change the InferenceService, wait until it is ready, and undo the change if it is not."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
@@ -10,14 +10,20 @@ from kfp_distributed.components.deploy_model.exported_version import ExportedVer
 from kfp_distributed.components.deploy_model.inference_service import (
     TASK_ANNOTATION,
     URI_ANNOTATION,
+    deployment_id,
     deployment_of,
+    model_address,
     new_service,
     next_service,
+    predictor_of,
+    previous_address,
     previous_service,
+    replaced_addresses,
     serves_request,
     with_predictor,
 )
 from kfp_distributed.components.deploy_model.readiness import address_of, service_is_ready
+from kfp_distributed.components.deploy_model.served_copies import ServedCopies
 from kfp_distributed.components.deploy_model.service_checks import (
     check_mode,
     check_owner,
@@ -29,6 +35,8 @@ from kfp_distributed.components.deploy_model.service_follower import ServiceFoll
 from kfp_distributed.components.train.run.facts import Log
 from kfp_distributed.components.train.run.runners.kubernetes.watcher import Watcher
 from kfp_distributed.components.train.run.signals import ended_by_signals, signals_wait
+from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.store import Store
 
 UNDO_SECONDS = 300.0
 """Seconds to wait until the version before is ready again."""
@@ -61,6 +69,7 @@ class Deployment:
     def __init__(
         self,
         api: ClusterApi,
+        store: Store,
         request: DeploymentRequest,
         version: ExportedVersion,
         source: Mapping[str, str],
@@ -71,6 +80,7 @@ class Deployment:
 
         Args:
             api: The cluster, with the namespace of the InferenceService.
+            store: Store of the folder for exports that has the version.
             request: What to deploy.
             version: The version.
             source: Annotations that tell the run and the task.
@@ -80,6 +90,8 @@ class Deployment:
         self._api, self._request, self._version = api, request, version
         self._source, self._log, self._undo_seconds = source, log, undo_seconds
         self._path = service_path(api.namespace, request.name)
+        self._copies = ServedCopies(store, version, request.name)
+        self._copy = ""  # Address of the copy that this step deletes if the deployment fails.
         self._applied: Object | None = None
         self._old_traffic: Object | None = None
         self._shown = f"InferenceService {api.namespace}/{request.name}"
@@ -90,6 +102,7 @@ class Deployment:
         Raises:
             ValueError: The request is refused. Nothing was changed.
             ClusterError: The API server refused a request or did not answer.
+            StorageError: The object store refused a request or did not answer.
             DeploymentFailed: The version did not become ready. If this step has deployed it, that was undone.
         """
         watcher = Watcher(self._api)
@@ -99,6 +112,7 @@ class Deployment:
             watcher.close()
             if self._applied:
                 self._log("WARNING", f"the step ends before {self._version.uri} is ready. {self._undo()[1]}")
+            self._delete_copies([self._copy])
 
         with ended_by_signals(clean_up):
             applied = self._apply()
@@ -106,11 +120,18 @@ class Deployment:
             service, reason = follower.wait(applied, self._request.timeout_seconds)
             if service:
                 self._applied = None
+                if self._copy == model_address(service["spec"]["predictor"]):
+                    self._copy = ""
+                if self._request.canary_percent == 100:
+                    self._delete_copies(replaced_addresses(service))
                 return Deployed(address_of(service), self._version.number, service)
             undone, text = self._undo()
             if undone:
                 _, still = follower.wait(undone, self._undo_seconds)
                 text += f" It is not ready: {still}." if still else " It is ready."
+                if still:
+                    self._log("WARNING", f"left {self._copy}, which replicas may still load: delete it later")
+                    self._copy = ""
             raise DeploymentFailed(f"{self._version.uri} is not ready: {reason.rstrip('.')}. {text}")
 
     def _apply(self) -> Object:
@@ -120,9 +141,11 @@ class Deployment:
             if current:
                 check_owner(current)
             try:
-                if current and serves_request(current, self._request, self._version):
+                deployment = deployment_id(current, self._request, self._version, self._source[TASK_ANNOTATION])
+                predictor = predictor_of(self._request, self._version, deployment)
+                if current and serves_request(current, predictor):
                     return self._adopt(current)
-                return self._change(current)
+                return self._change(current, deployment)
             except ClusterError as error:
                 # Somebody else has created or changed it, or the response to an own request was lost.
                 if error.status != 409 or not attempts_left:
@@ -132,22 +155,32 @@ class Deployment:
     def _adopt(self, current: Object) -> Object:
         if current["metadata"].get("annotations", {}).get(TASK_ANNOTATION) == self._source[TASK_ANNOTATION]:
             self._log("INFO", f"adopted the deployment of {self._version.uri}, which an earlier attempt has begun")
-            self._applied = current
+            self._applied, self._copy = current, model_address(current["spec"]["predictor"])
         else:
             self._log("INFO", f"{self._shown} has {self._version.uri} already")
+        self._fetch(model_address(current["spec"]["predictor"]))  # Somebody may have deleted objects of it.
         return current
 
-    def _change(self, current: Object | None) -> Object:
+    def _change(self, current: Object | None, deployment: str) -> Object:
+        request, version = self._request, self._version
         if current:
-            is_good = service_is_ready(current)
-            body = next_service(current, self._request, self._version, self._source, is_good=is_good)
+            # A version that was ready once has made the one before it superfluous, and that was deleted.
+            before = previous_address(current)
+            is_good = service_is_ready(current) or (
+                self._copies.is_own(before) and not self._copies.is_complete(before)
+            )
+            body = next_service(current, request, version, deployment, self._source, is_good=is_good)
         else:
-            body = new_service(self._request, self._version, self._api.namespace, self._source)
+            body = new_service(request, version, deployment, self._api.namespace, self._source)
         accepted = try_change(self._api, self._path, body, exists=current is not None)
         check_mode(accepted, self._request, exists=current is not None)
         # The same pods with another share of the requests. The annotation tells of the deployment before.
         is_same = current is not None and deployment_of(current) == deployment_of(body)
         self._old_traffic = current["spec"]["predictor"] if current and is_same else None
+        uri = model_address(body["spec"]["predictor"])
+        if not is_same:
+            self._copy = uri
+        self._fetch(uri)
         with signals_wait():
             if current:
                 self._applied = self._api.call("PUT", self._path, body)
@@ -155,6 +188,28 @@ class Deployment:
                 self._applied = self._api.call("POST", self._path.rpartition("/")[0], body)
         self._log("INFO", f"{'changed' if current else 'created'} {self._shown}, which has {self._version.uri} now")
         return self._applied
+
+    def _fetch(self, uri: str) -> None:
+        if count := self._copies.copy(uri):
+            self._log("INFO", f"the object store has copied {count} objects of {self._version.uri} to {uri}")
+
+    def _delete_copies(self, uris: Iterable[str]) -> None:
+        """Delete copies that the InferenceService does not need. A failure is a line of the log."""
+        for uri in filter(self._copies.is_own, uris):
+            try:
+                current = self._api.read(self._path)
+                # A finalizer of KServe keeps a deleted InferenceService for some seconds.
+                is_needed = current and "deletionTimestamp" not in current["metadata"] and uri in self._needed(current)
+                if not is_needed and self._copies.delete(uri):
+                    self._log("INFO", f"deleted {uri}")
+            except (ClusterError, StorageError) as error:
+                self._log("WARNING", f"left {uri}, which no server needs: {error}")
+
+    def _needed(self, current: Object) -> set[str]:
+        own = model_address(current["spec"]["predictor"])
+        deployment = deployment_id(current, self._request, self._version, self._source[TASK_ANNOTATION])
+        # Another step that has changed it since may restore what it has replaced.
+        return {own} if deployment_of(current) == deployment else {own, previous_address(current)}
 
     def _undo(self) -> tuple[Object | None, str]:
         """Restore what this step has replaced, or delete what it has created, unless somebody has changed it since.

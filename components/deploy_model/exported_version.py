@@ -6,8 +6,10 @@ from typing import NamedTuple
 from kfp_distributed.components.model_versions.aliases import resolve
 from kfp_distributed.components.model_versions.versions import LARGEST_VERSION, SERVED_FORMATS, read_complete
 from kfp_distributed.library.address_secrets import without_secrets
+from kfp_distributed.storage.files import FileEntry
 from kfp_distributed.storage.opener import open_store
-from kfp_distributed.storage.uri import parse_uri
+from kfp_distributed.storage.store import Store
+from kfp_distributed.storage.uri import parse_uri, uri_beside
 
 _EXAMPLE = "give the output uri of export_model, such as s3://models/digits/3, or an alias, such as s3://models/digits@production"
 
@@ -20,12 +22,14 @@ class ExportedVersion(NamedTuple):
         model_name: Name of the model, such as "digits".
         number: Number of the version.
         model_format: KServe's name of the format: "tensorflow" or "onnx".
+        files: Its files without export.json.
     """
 
     uri: str
     model_name: str
     number: int
     model_format: str
+    files: tuple[FileEntry, ...] = ()
 
 
 def parse_version_uri(model_uri: str) -> tuple[str, str, int]:
@@ -47,8 +51,8 @@ def parse_version_uri(model_uri: str) -> tuple[str, str, int]:
     return f"s3://{location.bucket}/{location.key}", name, int(number)
 
 
-def find_version(model_uri: str) -> ExportedVersion:
-    """Find an exported version in its store. It is complete, so that a server can load it.
+def find_version(model_uri: str) -> tuple[ExportedVersion, Store]:
+    """Find an exported version and the store of its folder for exports. It is complete, so that a server can load it.
 
     Args:
         model_uri: Address of the version, as `parse_version_uri` takes it, or ROOT/MODEL@ALIAS.
@@ -59,11 +63,13 @@ def find_version(model_uri: str) -> ExportedVersion:
     """
     model_uri = resolve(model_uri)
     uri, name, number = parse_version_uri(model_uri)
-    manifest = read_complete(open_store(model_uri), "")
+    store = open_store(uri_beside(uri_beside(model_uri)))
+    manifest = read_complete(store, f"{name}/{number}/")
     if manifest is None:
         raise ValueError(f"model_uri={uri!r} is not a complete version of export_model: {_EXAMPLE}")
-    files = SERVED_FORMATS.keys() & {entry["path"] for entry in manifest["files"]}
-    if len(files) != 1:
-        held = " and ".join(sorted(files)) or "no model that a server loads"
+    files = tuple(FileEntry(**entry) for entry in manifest["files"])
+    formats = [file.path for file in files if file.path in SERVED_FORMATS]
+    if len(formats) != 1:
+        held = " and ".join(sorted(formats)) or "no model that a server loads"
         raise ValueError(f"model_uri={uri!r} has {held}: deploy_model needs either {' or '.join(SERVED_FORMATS)}")
-    return ExportedVersion(uri, name, number, *(SERVED_FORMATS[file] for file in files))
+    return ExportedVersion(uri, name, number, SERVED_FORMATS[formats[0]], files), store

@@ -12,21 +12,23 @@ from copy import deepcopy
 from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.components.deploy_model.deployment_request import DeploymentRequest
 from kfp_distributed.components.deploy_model.exported_version import ExportedVersion
+from kfp_distributed.components.deploy_model.served_copies import copy_uri
 from kfp_distributed.components.train.describe.manifests.pod import MANAGED
 
 GROUP, VERSION, PLURAL, KIND = "serving.kserve.io", "v1beta1", "inferenceservices", "InferenceService"
 
 DEPLOYMENT_LABEL = "kfp-distributed/deployment"
-"""Label of the pods: hash of what their replica serves and how. The status of an InferenceService does not tell to
-which of its specs it belongs: in Standard mode its observedGeneration is that of the Deployment."""
+"""Label of the pods: ID of the deployment. It is the hash of what a replica serves and how, and that of the task. The
+status of an InferenceService does not tell to which of its specs it belongs: in Standard mode its observedGeneration is
+that of the Deployment."""
 
 URI_ANNOTATION = "kfp-distributed/model-uri"
 VERSION_ANNOTATION = "kfp-distributed/model-version"
 RUN_ANNOTATION = "kfp-distributed/run"
 TASK_ANNOTATION = "kfp-distributed/task"
 PREVIOUS_ANNOTATION = "kfp-distributed/previous"
-"""Annotation with the predictor and the annotations that this deployment has replaced, as JSON. A retried step undoes
-the deployment by it."""
+"""Annotation with the predictor and the annotations that this deployment has replaced, and with the addresses of the
+models that no server needs once it is ready, as JSON. A retried step undoes or finishes the deployment by it."""
 
 _OWN_ANNOTATIONS = (URI_ANNOTATION, VERSION_ANNOTATION, RUN_ANNOTATION, TASK_ANNOTATION, PREVIOUS_ANNOTATION)
 
@@ -37,19 +39,46 @@ _STANDARD_MODES = ("Standard", "RawDeployment")
 _PROTOCOLS = {"tensorflow": "v1", "onnx": "v2"}
 """Protocol of KServe's runtime of each format: TensorFlow Serving speaks v1, Triton v2."""
 
-_MODELS = "/mnt/models"
-"""Folder from which KServe's runtimes load models."""
+
+def deployment_id(current: Object | None, request: DeploymentRequest, version: ExportedVersion, task: str) -> str:
+    """Return the ID of a deployment: that of the current one if it serves the same, with any share of the requests.
+
+    Clusters and namespaces that share a bucket have other tasks, and so never the same ID.
+
+    Args:
+        current: The InferenceService; None if there is none.
+        request: What to deploy.
+        version: The version.
+        task: Unique address of the task.
+    """
+    content = _digest(version.uri + json.dumps(_replica(request, version), sort_keys=True))
+    if current:
+        deployment = deployment_of(current)
+        uri = copy_uri(version, request.name, deployment)
+        if deployment.startswith(f"{content}-") and model_address(current["spec"]["predictor"]) == uri:
+            return deployment
+    return f"{content}-{_digest(task)}"
 
 
-def predictor_of(request: DeploymentRequest, version: ExportedVersion) -> Object:
+def predictor_of(request: DeploymentRequest, version: ExportedVersion, deployment: str) -> Object:
     """Return the predictor that serves a version.
 
-    Model servers look for MODELS/NUMBER/saved_model.pb (TensorFlow Serving) or MODELS/NAME/NUMBER/model.onnx (Triton).
-    So the version is mounted in a folder of its number, without the other versions. KServe fetches all objects whose
-    keys begin with the address. The slash at its end keeps version 30 out of version 3.
+    Args:
+        request: What to deploy.
+        version: The version.
+        deployment: ID of the deployment.
     """
-    parent = _MODELS if version.model_format == "tensorflow" else f"{_MODELS}/{request.name}"
-    model = {
+    predictor = _replica(request, version)
+    predictor["model"]["storageUri"] = copy_uri(version, request.name, deployment)
+    predictor["labels"] = {DEPLOYMENT_LABEL: deployment}
+    if request.canary_percent < 100:
+        predictor["canaryTrafficPercent"] = request.canary_percent
+    return predictor
+
+
+def _replica(request: DeploymentRequest, version: ExportedVersion) -> Object:
+    """Return the part of a predictor that two deployments of the same have in common."""
+    model: Object = {
         "modelFormat": {"name": version.model_format},
         "protocolVersion": _PROTOCOLS[version.model_format],
     }
@@ -57,19 +86,17 @@ def predictor_of(request: DeploymentRequest, version: ExportedVersion) -> Object
         model["resources"] = {"limits": limits, "requests": limits}
     predictor: Object = {
         "model": model,
-        "storageUris": [{"uri": f"{version.uri}/", "mountPath": f"{parent}/{version.number}"}],
         "minReplicas": request.min_replicas,
     }
     if request.max_replicas:
         predictor["maxReplicas"] = request.max_replicas
     if request.service_account:
         predictor["serviceAccountName"] = request.service_account
-    digest = hashlib.sha256(json.dumps(predictor, sort_keys=True).encode()).hexdigest()[:32]
-    predictor["labels"] = {DEPLOYMENT_LABEL: digest}
-    # Not part of the hash: with another percentage, the same pods serve.
-    if request.canary_percent < 100:
-        predictor["canaryTrafficPercent"] = request.canary_percent
     return predictor
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _limits(request: DeploymentRequest) -> dict[str, str]:
@@ -78,13 +105,14 @@ def _limits(request: DeploymentRequest) -> dict[str, str]:
 
 
 def new_service(
-    request: DeploymentRequest, version: ExportedVersion, namespace: str, source: Mapping[str, str]
+    request: DeploymentRequest, version: ExportedVersion, deployment: str, namespace: str, source: Mapping[str, str]
 ) -> Object:
     """Return the InferenceService of a first deployment.
 
     Args:
         request: What to deploy.
         version: The version.
+        deployment: ID of the deployment.
         namespace: Namespace of the InferenceService.
         source: Annotations that tell the run and the task.
     """
@@ -97,12 +125,18 @@ def new_service(
             "labels": dict(MANAGED),
             "annotations": {**_annotations(version), **source},
         },
-        "spec": {"predictor": predictor_of(request, version)},
+        "spec": {"predictor": predictor_of(request, version, deployment)},
     }
 
 
 def next_service(
-    current: Object, request: DeploymentRequest, version: ExportedVersion, source: Mapping[str, str], *, is_good: bool
+    current: Object,
+    request: DeploymentRequest,
+    version: ExportedVersion,
+    deployment: str,
+    source: Mapping[str, str],
+    *,
+    is_good: bool,
 ) -> Object:
     """Return an existing InferenceService with another version. Its transformer, explainer and labels stay.
 
@@ -110,31 +144,46 @@ def next_service(
         current: The InferenceService.
         request: What to deploy.
         version: The version.
+        deployment: ID of the deployment.
         source: Annotations that tell the run and the task.
         is_good: Whether the current version is ready. If not, an undo restores the version before it.
     """
     changed = _writable(current)
-    predictor = predictor_of(request, version)
-    if deployment_of(current) != predictor["labels"][DEPLOYMENT_LABEL]:
-        annotations = current["metadata"].get("annotations", {})
-        previous = "" if is_good else annotations.get(PREVIOUS_ANNOTATION, "")
+    if deployment_of(current) != deployment:
         changed["metadata"]["annotations"] = {
             **_foreign_annotations(current),
             **_annotations(version),
             **source,
-            PREVIOUS_ANNOTATION: previous or _record(current),
+            PREVIOUS_ANNOTATION: json.dumps(_record(current, is_good=is_good), sort_keys=True),
         }
-    changed["spec"]["predictor"] = predictor
+    changed["spec"]["predictor"] = predictor_of(request, version, deployment)
     return changed
 
 
-def serves_request(current: Object, request: DeploymentRequest, version: ExportedVersion) -> bool:
-    """Return whether an InferenceService has the predictor of a request already.
+def serves_request(current: Object, predictor: Object) -> bool:
+    """Return whether an InferenceService has a predictor already.
 
-    KServe adds defaults to a predictor, so only what a deployment differs in is compared.
+    KServe adds defaults to a predictor, so only what deployments differ in is compared.
     """
-    predictor, own = current["spec"].get("predictor", {}), predictor_of(request, version)
-    return all(predictor.get(key) == own.get(key) for key in ("labels", "storageUris", "canaryTrafficPercent"))
+    own = current["spec"].get("predictor", {})
+    return model_address(own) == model_address(predictor) and all(
+        own.get(key) == predictor.get(key) for key in ("labels", "canaryTrafficPercent")
+    )
+
+
+def model_address(predictor: Object) -> str:
+    """Return the address that KServe fetches the model from; "" for a predictor of another tool without one."""
+    return str((predictor.get("model") or {}).get("storageUri", ""))
+
+
+def previous_address(current: Object) -> str:
+    """Return the address of the model that an undo restores; "" if there is none."""
+    return model_address(_previous(current).get("predictor", {}))
+
+
+def replaced_addresses(current: Object) -> list[str]:
+    """Return the addresses of the models that no server needs once the deployment has all requests."""
+    return list(_previous(current).get("replaced", ()))
 
 
 def with_predictor(current: Object, predictor: Object) -> Object:
@@ -146,21 +195,29 @@ def with_predictor(current: Object, predictor: Object) -> Object:
 
 def previous_service(current: Object) -> Object | None:
     """Return an existing InferenceService with what its deployment has replaced; None for a first deployment."""
-    text = current["metadata"].get("annotations", {}).get(PREVIOUS_ANNOTATION)
-    if not text:
+    record = _previous(current)
+    if not record:
         return None
-    record = json.loads(text)
     changed = _writable(current)
     changed["metadata"]["annotations"] = {**_foreign_annotations(current), **record["annotations"]}
     changed["spec"]["predictor"] = record["predictor"]
     return changed
 
 
-def _record(current: Object) -> str:
-    annotations = current["metadata"].get("annotations", {})
-    # Without what it has itself replaced: the chain would grow with every deployment.
-    kept = {key: annotations[key] for key in _OWN_ANNOTATIONS if key in annotations and key != PREVIOUS_ANNOTATION}
-    return json.dumps({"predictor": current["spec"]["predictor"], "annotations": kept}, sort_keys=True)
+def _previous(current: Object) -> Object:
+    return dict(json.loads(current["metadata"].get("annotations", {}).get(PREVIOUS_ANNOTATION) or "{}"))
+
+
+def _record(current: Object, *, is_good: bool) -> Object:
+    annotations, predictor, before = current["metadata"].get("annotations", {}), current["spec"]["predictor"], {}
+    # Otherwise the current version has all requests, and the chain would grow with every deployment.
+    if not is_good or "canaryTrafficPercent" in predictor:
+        before = _previous(current)
+    replaced = {*before.get("replaced", ()), model_address(predictor)} - {""}
+    if is_good or not before:
+        kept = {key: annotations[key] for key in _OWN_ANNOTATIONS if key in annotations and key != PREVIOUS_ANNOTATION}
+        before = {"predictor": predictor, "annotations": kept}
+    return {**before, "replaced": sorted(replaced)}
 
 
 def _annotations(version: ExportedVersion) -> dict[str, str]:

@@ -37,7 +37,7 @@ def check_kserve(api: ClusterApi) -> None:
         ClusterError: The API server does not answer.
     """
     if PLURAL not in served_kinds(api, GROUP, VERSION):
-        raise ValueError(f"the cluster does not serve {KIND}: install KServe 0.16 or later")
+        raise ValueError(f"the cluster does not serve {KIND}: install KServe 0.11 or later")
     if missing := missing_permissions(api, PERMISSIONS):
         raise ValueError(
             f"the account of this step lacks permissions in namespace {api.namespace}: {', '.join(missing)}; "
@@ -77,17 +77,12 @@ def try_change(api: ClusterApi, path: str, body: Object, *, exists: bool) -> Obj
         ValueError: They would refuse it.
         ClusterError: Somebody else has created or changed it, or the API server does not answer.
     """
-    query = {"dryRun": "All", "fieldValidation": "Strict"}
+    query = {"dryRun": "All"}
     try:
         if exists:
             return api.call("PUT", path, body, query)
         return api.call("POST", path.rpartition("/")[0], body, query)
     except ClusterError as error:
-        if 'unknown field "spec.predictor.storageUris"' in str(error):
-            raise ValueError(
-                "this KServe cannot serve one version of several: its InferenceService has no "
-                "spec.predictor.storageUris. Install KServe 0.16 or later"
-            ) from None
         if error.status in (400, 403, 404, 422) or "admission webhook" in str(error):
             text = refusal_text(api.namespace, error)
             raise ValueError(f"the API server would refuse the InferenceService: {text}") from None

@@ -36,10 +36,10 @@ def run_step(*, deployment: Artifact, model_uri: str, **parameters: Any) -> Depl
     try:
         refuse_placeholders({"model_uri": model_uri, **parameters})
         request = parse_request(**parameters)
-        version = find_version(model_uri)
+        version, store = find_version(model_uri)
         api = connect(request.namespace)
         check_kserve(api)
-        deployed = Deployment(api, request, version, _source(deployment.uri), log).run()
+        deployed = Deployment(api, store, request, version, _source(deployment.uri), log).run()
     except (ValueError, OSError, StorageError, ClusterError, DeploymentFailed) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None
     record = {

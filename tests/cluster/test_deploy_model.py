@@ -12,7 +12,7 @@ import pytest
 import urllib3
 import yaml
 from kfp import dsl
-from kubernetes import client, config
+from kubernetes import client, config, watch
 
 from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.components import export_model, prepare_data, train
@@ -26,9 +26,10 @@ from kfp_distributed.storage import credentials_from_environment, open_store
 
 pytestmark = [pytest.mark.cluster, pytest.mark.kserve, pytest.mark.timeout(900), pytest.mark.takes(300)]
 
+# Without NaN, which TensorFlow Serving reads, and the servers of KServe's SDK refuse.
 ROWS = [
     {"size": 1.0, "color": "red"},
-    {"size": float("nan"), "color": "blue"},
+    {"size": -3.0, "color": "blue"},
     {"size": 2.5, "color": ""},
     {"size": 1.5, "color": "never seen"},
 ]
@@ -59,6 +60,7 @@ def versions(training_namespace, store_environment, tmp_path_factory):
                 train_specification={"trainer": "keras_classifier"},
                 train_parameters={"epochs": epochs},
                 distribution_specification={},
+                runner="local",
             )
             # 1 and 10: all objects of version 10 begin with the key of version 1.
             export_model(
@@ -75,7 +77,7 @@ def versions(training_namespace, store_environment, tmp_path_factory):
 
 
 @pytest.fixture
-def serving(api, namespace, object_store_secret, store_environment, monkeypatch):
+def serving(api, namespace, object_store_secret, store_environment, monkeypatch, versions):
     """The namespace of one test with a ServiceAccount "models" that lists the keys of the object store."""
     for name, value in store_environment.items():
         monkeypatch.setenv(name, value)
@@ -96,6 +98,8 @@ def serving(api, namespace, object_store_secret, store_environment, monkeypatch)
     services = client.CustomObjectsApi()
     for item in services.list_namespaced_custom_object(*PATH, namespace, "inferenceservices")["items"]:
         services.delete_namespaced_custom_object(*PATH, namespace, "inferenceservices", item["metadata"]["name"])
+    store = open_store(versions[0].rpartition("/team/")[0])
+    store.delete([entry.key for entry in store.list(".served/")])
 
 
 def deploy(namespace, uri, minutes=8, **parameters):
@@ -111,7 +115,8 @@ def deploy(namespace, uri, minutes=8, **parameters):
         lines.append(f"{level} {text}")
         print(level, text)
 
-    return Deployment(api, request, find_version(uri), source, log).run(), lines
+    version, store = find_version(uri)
+    return Deployment(api, store, request, version, source, log).run(), lines
 
 
 def predict(namespace, rows):
@@ -119,12 +124,11 @@ def predict(namespace, rows):
     settings = client.Configuration.get_default_copy()
     with client.ApiClient(settings) as session:
         path = f"/api/v1/namespaces/{namespace}/services/shop-predictor:80/proxy/v1/models/shop:predict"
-        # Without the content type of JSON, because JSON has no NaN.
         answer = session.rest_client.pool_manager.request(
             "POST",
             f"{settings.host}{path}",
             body=json.dumps({"instances": rows}),
-            headers={"Content-Type": "application/octet-stream", **settings.api_key},
+            headers={"Content-Type": "application/json", **settings.api_key},
             timeout=urllib3.Timeout(60),
         )
     assert answer.status == 200, answer.data
@@ -133,7 +137,8 @@ def predict(namespace, rows):
 
 def expected(uri, folder):
     """Return the answers of the model that was exported, without a server."""
-    open_store(uri).download_folder(folder)
+    if not folder.exists():
+        open_store(uri).download_folder(folder)
     model = load_model(folder)
     columns = {name: [row[name] for row in ROWS] for name in ROWS[0]}
     inputs = {
@@ -145,9 +150,30 @@ def expected(uri, folder):
     return model.run(inputs)["probabilities"]
 
 
+def restart_pods(namespace):
+    """Delete the pods of the model server, and wait until others are ready."""
+    core, selector = client.CoreV1Api(), "serving.kserve.io/inferenceservice=shop"
+    old = {pod.metadata.uid for pod in core.list_namespaced_pod(namespace, label_selector=selector).items}
+    core.delete_collection_namespaced_pod(namespace, label_selector=selector)
+    changes = watch.Watch().stream(core.list_namespaced_pod, namespace, label_selector=selector, timeout_seconds=240)
+    for change in changes:
+        pod = change["object"]
+        conditions = {condition.type: condition.status for condition in pod.status.conditions or ()}
+        if pod.metadata.uid not in old and conditions.get("Ready") == "True":
+            return
+    raise AssertionError("no other pod has become ready")
+
+
 def spec_of(namespace):
     service = client.CustomObjectsApi().get_namespaced_custom_object(*PATH, namespace, "inferenceservices", "shop")
     return service["spec"]["predictor"]
+
+
+def copies(uri):
+    """Return the addresses of the graphs of all copies."""
+    root = uri.rpartition("/team/")[0]
+    keys = [entry.key for entry in open_store(root).list(".served/")]
+    return [f"{root}/{key}" for key in keys if key.endswith("saved_model.pb")]
 
 
 def test_versions_are_served_replaced_and_restored(serving, versions, tmp_path):
@@ -167,15 +193,29 @@ def test_versions_are_served_replaced_and_restored(serving, versions, tmp_path):
     assert "Unable to locate credentials" in str(error.value)
     assert "Pass a service_account that lists such a Secret" in str(error.value)
     assert str(error.value).endswith(f"has {second} again. It is ready.")
-    assert spec_of(serving)["storageUris"] == [{"uri": f"{second}/", "mountPath": "/mnt/models/10"}]
+    assert copies(second) == [spec_of(serving)["model"]["storageUri"] + "10/saved_model.pb"]
     np.testing.assert_allclose(predict(serving, ROWS), expected(second, tmp_path / "again"), rtol=1e-4, atol=1e-6)
+
+    store = open_store(second)
+    store.delete([entry.key for entry in store.list()])
+    restart_pods(serving)
+    np.testing.assert_allclose(predict(serving, ROWS), expected(second, tmp_path / "again"), rtol=1e-4, atol=1e-6)
+    store.upload_folder(tmp_path / "10")
 
 
 def test_a_first_deployment_that_fails_is_deleted(serving, versions):
     with pytest.raises(DeploymentFailed, match="was deleted, because it had no version before"):
         deploy(serving, versions[0], service_account="default")
-    with pytest.raises(client.ApiException, match="Not Found"):
-        spec_of(serving)
+    assert copies(versions[0]) == []
+    # A finalizer of KServe keeps it for some seconds.
+    services = client.CustomObjectsApi()
+    changes = watch.Watch().stream(
+        services.list_namespaced_custom_object, *PATH, serving, "inferenceservices", timeout_seconds=60
+    )
+    assert (
+        any(change["type"] == "DELETED" for change in changes)
+        or not services.list_namespaced_custom_object(*PATH, serving, "inferenceservices")["items"]
+    )
 
 
 def test_a_node_without_room_is_named(serving, versions):
@@ -190,6 +230,7 @@ def test_what_standard_mode_ignores_is_refused(serving, versions):
         spec_of(serving)
 
 
+TASK = "p/9f7d2f5e-2c8b-4d0e-a1b5-0f0f5d5e0001/deploy-model/1f7d2f5e-2c8b-4d0e-a1b5-0f0f5d5e0001/deployment"
 PROGRAM = """
 import sys
 from kfp import dsl
@@ -218,14 +259,48 @@ def test_the_role_is_enough_for_the_step(api, serving, versions, tmp_path):
         "current-context": "step",
     }
     (tmp_path / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
-    output = tmp_path / "run-1" / "deploy-model" / "deployment"
-    output.parent.mkdir(parents=True)
-    process = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(output), serving, versions[0]],
-        env={**os.environ, "KUBECONFIG": str(tmp_path / "kubeconfig")},
-        capture_output=True,
+    environment = {**os.environ, "KUBECONFIG": str(tmp_path / "kubeconfig")}
+    killed = start(tmp_path, serving, versions[0], environment)
+    lines = []
+    for line in killed.stdout:
+        lines.append(line)
+        if "created InferenceService" in line:
+            break
+    killed.kill()
+    killed.communicate()
+    assert "created InferenceService" in lines[-1], lines
+
+    retried = start(tmp_path, serving, versions[0], environment)
+    printed, _ = retried.communicate()
+    assert retried.returncode == 0, printed
+    assert "adopted the deployment" in printed
+    assert "has copied" not in printed
+    assert json.loads((tmp_path / TASK).read_text())["version"] == 1
+    assert len(copies(versions[0])) == 1
+
+
+def start(folder, namespace, uri, environment=None, task=None):
+    """Start the step in a process."""
+    output = folder / (task or TASK)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(output), namespace, uri],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        check=False,
     )
-    assert process.returncode == 0, process.stdout + process.stderr
-    assert json.loads(output.read_text())["version"] == 1
+
+
+def test_of_two_deployments_at_once_one_stays(serving, versions, tmp_path):
+    steps = [start(tmp_path, serving, uri, task=TASK.replace("-0001/", f"-000{uri[-1]}/")) for uri in versions]
+    printed = [step.communicate()[0] for step in steps]
+    winners = [number for number, step in zip((1, 10), steps, strict=True) if step.returncode == 0]
+    assert winners, printed
+    assert all(
+        "somebody else has deployed another version" in text
+        for text, step in zip(printed, steps, strict=True)
+        if step.returncode
+    )
+    stays = spec_of(serving)["model"]["storageUri"]
+    assert copies(versions[0]) in ([f"{stays}{number}/saved_model.pb"] for number in winners)

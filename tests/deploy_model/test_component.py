@@ -56,7 +56,7 @@ def version(tmp_path, monkeypatch):
 
 @pytest.fixture
 def api(tmp_path, monkeypatch):
-    with KServeApi() as server:
+    with KServeApi(tmp_path / "store" / "models") as server:
         entry = {"cluster": "c", "user": "u", "namespace": "default"}
         config = {
             "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.port}"}}],

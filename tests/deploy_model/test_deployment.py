@@ -6,49 +6,75 @@ import threading
 import time
 
 import pytest
-from kserve_api import LABEL, KServeApi
+from kserve_api import KServeApi
 
 from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.deploy_model.deployment import Deployment, DeploymentFailed
 from kfp_distributed.components.deploy_model.deployment_request import DeploymentRequest
 from kfp_distributed.components.deploy_model.exported_version import ExportedVersion
-from kfp_distributed.components.deploy_model.inference_service import next_service, predictor_of
+from kfp_distributed.components.deploy_model.inference_service import deployment_id, next_service
+from kfp_distributed.components.deploy_model.served_copies import ServedCopies, copy_uri
 from kfp_distributed.components.deploy_model.service_checks import PERMISSIONS, check_kserve
+from kfp_distributed.storage.files import FileEntry
+from kfp_distributed.storage.opener import open_store
 
 KEY = "inferenceservices/digits"
 TASK = "s3://mlpipeline/v2/artifacts/p/run-1/deploy-model/task-1"
 ADDRESS = "http://digits-predictor.default.svc.cluster.local"
 
 
+@pytest.fixture
+def bucket(tmp_path):
+    """A local folder that stands for the bucket "models", with three versions."""
+    for number in (3, 4, 5):
+        folder = tmp_path / "digits" / str(number)
+        (folder / "variables").mkdir(parents=True)
+        (folder / "saved_model.pb").write_bytes(b"graph")
+        (folder / "variables" / "variables.index").write_bytes(b"index")
+    return tmp_path
+
+
 def version(number):
-    return ExportedVersion(f"s3://models/digits/{number}", "digits", number, "tensorflow")
+    files = (FileEntry("saved_model.pb", 5, ""), FileEntry("variables/variables.index", 5, ""))
+    return ExportedVersion(f"s3://models/digits/{number}", "digits", number, "tensorflow", files)
 
 
 @pytest.fixture
-def api():
-    with KServeApi() as server:
+def api(bucket):
+    with KServeApi(bucket) as server:
         yield server
 
 
 @pytest.fixture
-def deploy(api):
+def deploy(api, bucket):
     """Deploy a version of the service "digits"; return its address and the lines of the log."""
 
-    def run(number, task=TASK, seconds=10.0, **parameters):
+    def run(number, task=TASK, seconds=10.0, undo_seconds=5, **parameters):
         request = DeploymentRequest("digits", **parameters)._replace(timeout_seconds=seconds)
         source = {"kfp-distributed/run": "run-1", "kfp-distributed/task": task}
         lines = []
         deployment = Deployment(
-            api.connect(), request, version(number), source, lambda level, text: lines.append(text), undo_seconds=5
+            api.connect(),
+            open_store(str(bucket)),
+            request,
+            version(number),
+            source,
+            lambda level, text: lines.append(text),
+            undo_seconds=undo_seconds,
         )
-        deployment.lines = lines
         return deployment.run().url, lines
 
     return run
 
 
 def served(api):
-    return api.objects[KEY]["spec"]["predictor"]["storageUris"][0]["uri"]
+    """Return the number of the version that a model server would load."""
+    return api.version_at(api.objects[KEY]["spec"]["predictor"]["model"]["storageUri"])
+
+
+def copies(bucket):
+    """Return the numbers of the versions that have a complete copy."""
+    return sorted(int(file.parent.name) for file in bucket.glob(".served/*/*/saved_model.pb"))
 
 
 def changes(api):
@@ -59,14 +85,16 @@ def test_a_first_deployment_creates_the_service(api, deploy):
     url, _ = deploy(3)
     assert url == ADDRESS
     assert changes(api) == [f"POST {KEY}"]
-    assert served(api) == "s3://models/digits/3/"
+    assert served(api) == 3
 
 
-def test_a_second_version_replaces_the_first(api, deploy):
+def test_a_second_version_replaces_the_first(api, deploy, bucket):
     deploy(3)
+    assert copies(bucket) == [3]
     deploy(4, task="another")
     assert changes(api) == [f"POST {KEY}", f"PUT {KEY}"]
-    assert served(api) == "s3://models/digits/4/"
+    assert served(api) == 4
+    assert copies(bucket) == [4]
 
 
 def test_a_retried_step_adopts_its_deployment(api, deploy):
@@ -84,21 +112,22 @@ def test_a_lost_response_of_the_creation_deploys_once(api, deploy):
 
 def test_the_leftover_readiness_of_the_old_version_does_not_count(api, deploy):
     deploy(3)
-    api.outcomes["s3://models/digits/4/"] = "pending"
+    api.outcomes[4] = "pending"
     api.set_status = lambda name, outcome: None  # The status stays Ready, as before KServe has seen the change.
     with pytest.raises(DeploymentFailed, match="not ready after"):
         deploy(4, seconds=2)
 
 
-def test_a_version_that_cannot_be_fetched_is_undone(api, deploy):
+def test_a_version_that_cannot_be_fetched_is_undone(api, deploy, bucket):
     deploy(3)
     before = api.objects[KEY]
-    api.outcomes["s3://models/digits/4/"] = "initializer"
+    api.outcomes[4] = "initializer"
     with pytest.raises(DeploymentFailed) as error:
         deploy(4, task="another")
+    suffix = pod_suffix(4, "another")
     assert str(error.value) == (
         "s3://models/digits/4 is not ready: container storage-initializer of pod "
-        f"digits-predictor-{pod_suffix(4)} could not fetch the model (exit code 1): RuntimeError: Unable to locate "
+        f"digits-predictor-{suffix} could not fetch the model (exit code 1): RuntimeError: Unable to locate "
         "credentials. KServe reads the keys of the object store from a Secret that the ServiceAccount of the server "
         "lists. Pass a service_account that lists such a Secret, which has AWS_ACCESS_KEY_ID and "
         "AWS_SECRET_ACCESS_KEY, and the annotation serving.kserve.io/s3-endpoint. InferenceService default/digits has "
@@ -106,28 +135,30 @@ def test_a_version_that_cannot_be_fetched_is_undone(api, deploy):
     )
     assert api.objects[KEY]["spec"] == before["spec"]
     assert api.objects[KEY]["metadata"]["annotations"] == before["metadata"]["annotations"]
+    assert copies(bucket) == [3]
 
 
-def pod_suffix(number):
-    return predictor_of(DeploymentRequest("digits"), version(number))["labels"][LABEL][:8]
+def pod_suffix(number, task=TASK):
+    return deployment_id(None, DeploymentRequest("digits"), version(number), task)
 
 
-def test_a_first_version_that_fails_is_deleted(api, deploy):
-    api.outcomes["s3://models/digits/3/"] = "crash"
+def test_a_first_version_that_fails_is_deleted(api, deploy, bucket):
+    api.outcomes[3] = "crash"
     api.logs[f"digits-predictor-{pod_suffix(3)}"] = "loading\nSegmentation fault\n"
     with pytest.raises(DeploymentFailed) as error:
         deploy(3)
     assert "ended (exit code 3). Its last lines:\nloading\nSegmentation fault" in str(error.value)
     assert str(error.value).endswith("InferenceService default/digits was deleted, because it had no version before.")
     assert KEY not in api.objects
+    assert copies(bucket) == []
 
 
 def test_a_failed_deployment_after_one_that_was_killed_restores_the_last_good_version(api, deploy):
     deploy(3)
-    api.outcomes |= {f"s3://models/digits/{number}/": "pending" for number in (4, 5)}
+    api.outcomes |= dict.fromkeys((4, 5), "pending")
     stored = api.objects[KEY]
     deploy_without_end(api, 4)
-    assert served(api) == "s3://models/digits/4/"
+    assert served(api) == 4
     with pytest.raises(DeploymentFailed, match=r"has s3://models/digits/3 again\. It is ready"):
         deploy(5, task="another", seconds=1)
     assert api.objects[KEY]["spec"] == stored["spec"]
@@ -136,42 +167,46 @@ def test_a_failed_deployment_after_one_that_was_killed_restores_the_last_good_ve
 def deploy_without_end(api, number):
     """Change the service as a step that is killed at once."""
     source = {"kfp-distributed/run": "run-1", "kfp-distributed/task": "killed"}
-    service = next_service(api.objects[KEY], DeploymentRequest("digits"), version(number), source, is_good=True)
+    request = DeploymentRequest("digits")
+    deployment = deployment_id(None, request, version(number), "killed")
+    service = next_service(api.objects[KEY], request, version(number), deployment, source, is_good=True)
+    uri = service["spec"]["predictor"]["model"]["storageUri"]
+    ServedCopies(open_store(str(api.bucket)), version(number), "digits").copy(uri)
     api.put(KEY, service)
 
 
 def test_a_retried_step_undoes_what_its_killed_attempt_has_deployed(api, deploy):
     deploy(3)
-    api.outcomes["s3://models/digits/4/"] = "pending"
+    api.outcomes[4] = "pending"
     deploy_without_end(api, 4)
     with pytest.raises(DeploymentFailed, match=r"has s3://models/digits/3 again\. It is ready"):
         deploy(4, task="killed", seconds=1)
-    assert served(api) == "s3://models/digits/3/"
+    assert served(api) == 3
 
 
 def test_the_deployment_of_another_step_is_not_undone(api, deploy):
     deploy(3)
-    api.outcomes["s3://models/digits/4/"] = "pending"
+    api.outcomes[4] = "pending"
     deploy_without_end(api, 4)
     with pytest.raises(DeploymentFailed, match="is left as it is, because another step has deployed this version"):
         deploy(4, task="another", seconds=1)
-    assert served(api) == "s3://models/digits/4/"
+    assert served(api) == 4
 
 
 def test_what_somebody_else_has_deployed_meanwhile_stays(api, deploy):
     deploy(3)
-    api.outcomes["s3://models/digits/4/"] = "pending"
+    api.outcomes[4] = "pending"
     threading.Timer(1, deploy_without_end, (api, 5)).start()
     with pytest.raises(DeploymentFailed) as error:
         deploy(4, task="another")
     assert "somebody else has deployed another version (run run-1)" in str(error.value)
     assert "is left as it is, because somebody has changed it meanwhile" in str(error.value)
-    assert served(api) == "s3://models/digits/5/"
+    assert served(api) == 5
 
 
 def test_an_edit_by_hand_is_not_undone(api, deploy):
     deploy(3)
-    api.outcomes["s3://models/digits/4/"] = "pending"
+    api.outcomes[4] = "pending"
 
     def edit():
         stored = api.objects[KEY]
@@ -180,7 +215,7 @@ def test_an_edit_by_hand_is_not_undone(api, deploy):
     threading.Timer(0.5, edit).start()
     with pytest.raises(DeploymentFailed, match="is left as it is, because somebody has changed it meanwhile"):
         deploy(4, task="another", seconds=2)
-    assert served(api) == "s3://models/digits/4/"
+    assert served(api) == 4
 
 
 def test_a_conflict_is_planned_again(api, deploy):
@@ -197,7 +232,7 @@ def test_a_conflict_is_planned_again(api, deploy):
     api.before = change_first
     assert deploy(4, task="another")[0] == ADDRESS
     assert api.objects[KEY]["metadata"]["labels"]["team"] == "vision"
-    assert served(api) == "s3://models/digits/4/"
+    assert served(api) == 4
 
 
 def test_a_service_of_another_tool_is_refused(api, deploy):
@@ -230,13 +265,6 @@ def test_the_first_deployment_has_no_canary(api, deploy):
     assert changes(api) == []
 
 
-def test_a_kserve_that_cannot_pin_a_version_is_refused(api, deploy):
-    api.unknown_fields = ("storageUris",)
-    with pytest.raises(ValueError, match=r"no spec\.predictor\.storageUris. Install KServe 0.16 or later"):
-        deploy(3)
-    assert changes(api) == []
-
-
 def test_a_format_without_runtime_is_named(api, deploy):
     api.react = lambda service: api.set_status("digits", "invalid")
     with pytest.raises(DeploymentFailed, match=r"KServe refuses the predictor \(NoSupportingRuntime: No runtime found"):
@@ -245,7 +273,7 @@ def test_a_format_without_runtime_is_named(api, deploy):
 
 
 def test_broken_and_expired_watches_are_resumed(api, deploy):
-    api.outcomes["s3://models/digits/3/"] = "pending"
+    api.outcomes[3] = "pending"
     api.breaks = 3
 
     def become_ready():
@@ -259,11 +287,11 @@ def test_broken_and_expired_watches_are_resumed(api, deploy):
 
 def test_a_cancelled_step_undoes_its_deployment(api, deploy):
     deploy(3)
-    api.outcomes["s3://models/digits/4/"] = "pending"
+    api.outcomes[4] = "pending"
     threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM)).start()
     with pytest.raises(SystemExit):
         deploy(4, task="another", seconds=20)
-    assert served(api) == "s3://models/digits/3/"
+    assert served(api) == 3
 
 
 def test_an_api_server_that_is_away_is_awaited(api, deploy):
@@ -283,7 +311,7 @@ def test_the_cluster_is_checked_before(api):
     with pytest.raises(ValueError, match=r"update inferenceservices\.serving\.kserve\.io; run .* --deploy"):
         check_kserve(api.connect())
     api.served = {}
-    with pytest.raises(ValueError, match=r"does not serve InferenceService: install KServe 0\.16"):
+    with pytest.raises(ValueError, match=r"does not serve InferenceService: install KServe 0\.11"):
         check_kserve(api.connect())
 
 
@@ -292,3 +320,97 @@ def test_a_refused_creation_changes_nothing(api, deploy):
     with pytest.raises((ValueError, ClusterError), match="exceeded quota"):
         deploy(3)
     assert changes(api) == []
+
+
+def test_a_retried_step_finishes_what_its_killed_attempt_has_begun(api, deploy, bucket):
+    deploy(3)
+    deploy_without_end(api, 4)
+    assert copies(bucket) == [3, 4]
+    deploy(4, task="killed")
+    assert (served(api), copies(bucket)) == (4, [4])
+
+
+def test_objects_that_a_killed_attempt_has_copied_are_not_copied_again(api, deploy, bucket):
+    copied = ServedCopies(open_store(str(bucket)), version(3), "digits")
+    uri = copy_uri(version(3), "digits", deployment_id(None, DeploymentRequest("digits"), version(3), TASK))
+    assert copied.copy(uri) == 2
+    (graph,) = bucket.glob(".served/*/3/saved_model.pb")
+    written = graph.stat().st_mtime_ns
+    graph.with_name("variables").joinpath("variables.index").write_bytes(b"")
+    _, lines = deploy(3)
+    assert graph.stat().st_mtime_ns == written
+    assert lines[0] == f"the object store has copied 1 objects of s3://models/digits/3 to {uri}"
+
+
+def test_a_copy_that_lacks_objects_is_completed_when_it_is_deployed_again(api, deploy, bucket):
+    deploy(3)
+    for file in bucket.glob(".served/*/3/saved_model.pb"):
+        file.unlink()
+    deploy(3, task="another")
+    assert changes(api) == [f"POST {KEY}"]
+    assert copies(bucket) == [3]
+
+
+def test_a_canary_keeps_the_copies_until_it_is_promoted(api, deploy, bucket):
+    api.mode = None
+    deploy(3)
+    deploy(4, task="canary", canary_percent=20)
+    deploy(5, task="another canary", canary_percent=20)
+    assert copies(bucket) == [3, 4, 5]
+    deploy(5, task="promotion")
+    assert (served(api), copies(bucket)) == (5, [5])
+
+
+def test_an_undo_does_not_restore_a_version_without_copy(api, deploy, bucket):
+    deploy(3)
+    deploy(4, task="another")
+    assert copies(bucket) == [4]
+    api.set_status("digits", "pending")  # As after a node has failed.
+    api.outcomes[5] = "initializer"
+    with pytest.raises(DeploymentFailed, match=r"has s3://models/digits/4 again\. It is ready"):
+        deploy(5, task="third")
+    assert copies(bucket) == [4]
+
+
+def test_the_copy_that_another_step_would_restore_is_kept(api, deploy, bucket):
+    deploy(3)
+    api.outcomes[4] = "pending"
+
+    def deploy_next():
+        api.set_status("digits", "ready")
+        deploy_without_end(api, 5)
+
+    threading.Timer(1, deploy_next).start()
+    with pytest.raises(DeploymentFailed, match="somebody else has deployed another version"):
+        deploy(4, task="another")
+    assert copies(bucket) == [3, 4, 5]
+
+
+def test_a_copy_that_may_still_be_loaded_is_kept(api, deploy, bucket):
+    deploy(3)
+    api.outcomes |= {3: "pending", 4: "initializer"}
+    with pytest.raises(DeploymentFailed, match=r"has s3://models/digits/3 again\. It is not ready"):
+        deploy(4, task="another", undo_seconds=1)
+    assert copies(bucket) == [3, 4]
+
+
+def test_the_copy_of_another_service_is_not_deleted(api, deploy, bucket):
+    deploy(3)
+    foreign = "s3://models/.served/other-0123456789abcdef-0123456789abcdef/"
+    folder = bucket / foreign.removeprefix("s3://models/") / "3"
+    folder.mkdir(parents=True)
+    (folder / "saved_model.pb").write_bytes(b"graph")
+    api.objects[KEY]["spec"]["predictor"]["model"]["storageUri"] = foreign
+    deploy(4, task="another")
+    assert copies(bucket) == [3, 3, 4]
+
+
+def test_the_copy_is_deleted_while_a_finalizer_keeps_the_service(api, deploy, bucket):
+    api.outcomes[3] = "initializer"
+    api.delete = lambda key: api.put(
+        key, {**api.objects[key], "metadata": {**api.objects[key]["metadata"], "deletionTimestamp": "now"}}
+    )
+    with pytest.raises(DeploymentFailed, match="was deleted, because it had no version before"):
+        deploy(3)
+    assert KEY in api.objects
+    assert copies(bucket) == []

@@ -9,17 +9,23 @@ from kfp_distributed.components.deploy_model import exported_version
 from kfp_distributed.components.deploy_model.deployment_request import DeploymentRequest, parse_request
 from kfp_distributed.components.deploy_model.exported_version import ExportedVersion, find_version, parse_version_uri
 from kfp_distributed.components.deploy_model.inference_service import (
+    deployment_id,
     mode_of,
     new_service,
     next_service,
     predictor_of,
+    previous_address,
     previous_service,
+    replaced_addresses,
     serves_request,
 )
+from kfp_distributed.storage.files import FileEntry
 from kfp_distributed.storage.opener import open_store
 
 SOURCE = {"kfp-distributed/run": "run-1", "kfp-distributed/task": "task-1"}
 REQUEST = DeploymentRequest("digits")
+FIRST = "17a410a9b6d4fe9e-7afaa346b4bf92bf"
+"""ID of the deployment of version 3 by task-1."""
 
 
 def version(number=3, model_format="tensorflow"):
@@ -31,7 +37,7 @@ def stored(service):
 
 
 def test_a_new_service():
-    assert new_service(REQUEST, version(), "team", SOURCE) == {
+    assert new_service(REQUEST, version(), FIRST, "team", SOURCE) == {
         "apiVersion": "serving.kserve.io/v1beta1",
         "kind": "InferenceService",
         "metadata": {
@@ -47,10 +53,13 @@ def test_a_new_service():
         },
         "spec": {
             "predictor": {
-                "model": {"modelFormat": {"name": "tensorflow"}, "protocolVersion": "v1"},
-                "storageUris": [{"uri": "s3://models/digits/3/", "mountPath": "/mnt/models/3"}],
+                "model": {
+                    "modelFormat": {"name": "tensorflow"},
+                    "protocolVersion": "v1",
+                    "storageUri": f"s3://models/.served/digits-{FIRST}/",
+                },
                 "minReplicas": 1,
-                "labels": {"kfp-distributed/deployment": "4341cc2247b10e96d27766f8be6e7950"},
+                "labels": {"kfp-distributed/deployment": FIRST},
             }
         },
     }
@@ -67,40 +76,61 @@ def test_all_keys_of_a_predictor():
         max_replicas=5,
         canary_percent=20,
     )
-    predictor = predictor_of(request, version(12, "onnx"))
-    assert len(predictor["labels"].pop("kfp-distributed/deployment")) == 32
+    predictor = predictor_of(request, version(12, "onnx"), "1-2")
     resources = {"cpu": "1500m", "memory": "2G", "nvidia.com/gpu": "1"}
     assert predictor == {
         "model": {
             "modelFormat": {"name": "onnx"},
             "protocolVersion": "v2",
             "resources": {"limits": resources, "requests": resources},
+            "storageUri": "s3://models/.served/served-1-2/",
         },
-        "storageUris": [{"uri": "s3://models/digits/12/", "mountPath": "/mnt/models/served/12"}],
         "minReplicas": 2,
         "maxReplicas": 5,
         "serviceAccountName": "models",
-        "labels": {},
+        "labels": {"kfp-distributed/deployment": "1-2"},
         "canaryTrafficPercent": 20,
     }
 
 
 def test_another_percentage_keeps_the_pods():
     canary = REQUEST._replace(canary_percent=20)
-    assert predictor_of(canary, version())["labels"] == predictor_of(REQUEST, version())["labels"]
-    current = stored(new_service(canary, version(), "team", SOURCE))
-    assert not serves_request(current, REQUEST, version())
-    promoted = next_service(current, REQUEST, version(), {**SOURCE, "kfp-distributed/run": "run-2"}, is_good=True)
+    current = stored(new_service(canary, version(), FIRST, "team", SOURCE))
+    assert deployment_id(current, REQUEST, version(), "another task") == FIRST
+    assert not serves_request(current, predictor_of(REQUEST, version(), FIRST))
+    other = {**SOURCE, "kfp-distributed/run": "run-2"}
+    promoted = next_service(current, REQUEST, version(), FIRST, other, is_good=True)
     assert promoted["metadata"] == current["metadata"]
-    assert promoted["spec"]["predictor"] == predictor_of(REQUEST, version())
+    assert promoted["spec"]["predictor"] == predictor_of(REQUEST, version(), FIRST)
+
+
+@pytest.mark.parametrize(
+    ("request_", "version_", "task"),
+    [
+        (REQUEST._replace(memory="2Gi"), version(), "task-1"),
+        (REQUEST, version(4), "task-1"),
+        (REQUEST, version(3, "onnx"), "task-1"),
+        (REQUEST, version()._replace(uri="s3://team/digits/3"), "task-1"),
+        (REQUEST, version(), "task of another cluster"),
+    ],
+)
+def test_deployments_of_other_content_or_other_tasks_have_other_ids(request_, version_, task):
+    assert deployment_id(None, request_, version_, task) not in (FIRST, "")
+    assert len(deployment_id(None, request_, version_, task)) == 33
+
+
+def test_an_edited_address_is_another_deployment():
+    current = stored(new_service(REQUEST, version(), FIRST, "team", SOURCE))
+    current["spec"]["predictor"]["model"]["storageUri"] = "s3://models/digits/"
+    assert deployment_id(current, REQUEST, version(), "task-2") != FIRST
 
 
 def test_the_next_version_can_be_undone():
-    first = stored(new_service(REQUEST, version(), "team", SOURCE))
+    first = stored(new_service(REQUEST, version(), FIRST, "team", SOURCE))
     first["metadata"]["annotations"]["owner"] = "ann"
     first["spec"]["transformer"] = {"containers": []}
     other = {"kfp-distributed/run": "run-2", "kfp-distributed/task": "task-2"}
-    second = next_service(first, REQUEST, version(4), other, is_good=True)
+    second = next_service(first, REQUEST, version(4), "4-2", other, is_good=True)
     previous = json.loads(second["metadata"]["annotations"].pop("kfp-distributed/previous"))
     assert second == {
         **{key: first[key] for key in ("apiVersion", "kind")},
@@ -113,17 +143,21 @@ def test_the_next_version_can_be_undone():
                 **other,
             },
         },
-        "spec": {"predictor": predictor_of(REQUEST, version(4)), "transformer": {"containers": []}},
+        "spec": {"predictor": predictor_of(REQUEST, version(4), "4-2"), "transformer": {"containers": []}},
     }
     second["metadata"]["annotations"]["kfp-distributed/previous"] = json.dumps(previous)
     without_status = {key: value for key, value in first.items() if key != "status"}
     assert previous_service(second) == without_status
-    third = next_service(second, REQUEST, version(5), other, is_good=False)
+    third = next_service(second, REQUEST, version(5), "5-3", other, is_good=False)
     assert previous_service(third) == without_status
+    assert previous_address(third) == f"s3://models/.served/digits-{FIRST}/"
+    assert replaced_addresses(third) == [f"s3://models/.served/digits-{FIRST}/", "s3://models/.served/digits-4-2/"]
+    fourth = next_service(third, REQUEST, version(6), "6-4", other, is_good=True)
+    assert replaced_addresses(fourth) == ["s3://models/.served/digits-5-3/"]
 
 
 def test_a_first_deployment_has_nothing_before():
-    assert previous_service(new_service(REQUEST, version(), "team", SOURCE)) is None
+    assert previous_service(new_service(REQUEST, version(), FIRST, "team", SOURCE)) is None
 
 
 @pytest.mark.parametrize(
@@ -191,13 +225,20 @@ def test_versions_that_cannot_be_served(monkeypatch, tmp_path, files, message):
 @pytest.mark.parametrize(("file", "served"), [("saved_model.pb", "tensorflow"), ("model.onnx", "onnx")])
 def test_a_complete_version(monkeypatch, tmp_path, file, served):
     write_version(monkeypatch, tmp_path, (file,))
-    assert find_version("s3://models/digits/3/") == version(model_format=served)
+    found, store = find_version("s3://models/digits/3/")
+    assert found == version(model_format=served)._replace(files=(FileEntry(file, 1, "hash"),))
+    assert store.exists("digits/3/export.json")
 
 
 def write_version(monkeypatch, tmp_path, files):
     """Write a version into a local store that stands for the bucket."""
+    folder = tmp_path / "digits" / "3"
+    folder.mkdir(parents=True)
     for file in files:
-        (tmp_path / file).write_bytes(b"x")
+        (folder / file).write_bytes(b"x")
     if files:
-        (tmp_path / "export.json").write_text(json.dumps({"files": [{"path": file} for file in files]}))
-    monkeypatch.setattr(exported_version, "open_store", lambda uri: open_store(str(tmp_path)))
+        entries = [{"path": file, "size": 1, "sha256": "hash"} for file in files]
+        (folder / "export.json").write_text(json.dumps({"files": entries}))
+    monkeypatch.setattr(
+        exported_version, "open_store", lambda uri: open_store(f"{tmp_path}/{uri.removeprefix('s3://models')}")
+    )

@@ -1,0 +1,105 @@
+"""The folders that model servers load: copies of one version each, which the object store makes by itself.
+
+KServe fetches all objects whose keys begin with an address. TensorFlow Serving then serves the highest number that it
+finds in /mnt/models, and Triton the highest one in /mnt/models/NAME. So each deployment has a folder with one version
+alone. Its servers do not need the version itself, which retention may delete.
+"""
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+from kfp_distributed.components.deploy_model.exported_version import SERVED_FORMATS, ExportedVersion
+from kfp_distributed.storage.store import PARALLEL_TRANSFERS, Store
+
+_SERVED = ".served"
+"""Folder of the copies. No name of a model begins with a dot."""
+
+
+def copy_uri(version: ExportedVersion, name: str, deployment: str) -> str:
+    """Return the address of the copy of a deployment. The slash at its end keeps the copies of others out. Pure.
+
+    Args:
+        version: The version.
+        name: Name of the InferenceService.
+        deployment: ID of the deployment.
+    """
+    return f"{_root(version)}/{_SERVED}/{name}-{deployment}/"
+
+
+class ServedCopies:
+    """The copies of one InferenceService beside the models of a folder for exports."""
+
+    def __init__(self, store: Store, version: ExportedVersion, name: str) -> None:
+        """Create without a request.
+
+        Args:
+            store: The store of the folder for exports.
+            version: The version to copy.
+            name: Name of the InferenceService.
+        """
+        self._store, self._version, self._name = store, version, name
+
+    def copy(self, uri: str) -> int:
+        """Let the object store copy the version, and return the number of objects that were not there yet.
+
+        An object appears at once, and a version never changes. So an object of the right size is complete.
+
+        Args:
+            uri: Address of the copy.
+
+        Raises:
+            StorageError: The store refuses a request or does not answer, or the version was deleted.
+        """
+        version, folder = self._version, self._key(uri)
+        target = folder + (f"{version.number}/" if version.model_format == "tensorflow" else self._triton_folder)
+        source = f"{version.model_name}/{version.number}/"
+        sizes = {entry.key: entry.size for entry in self._store.list(folder)}
+        missing = [file.path for file in version.files if sizes.get(target + file.path) != file.size]
+        # The file that identifies the format comes last: `is_complete` looks for it.
+        parts = [path for path in missing if path not in SERVED_FORMATS], [p for p in missing if p in SERVED_FORMATS]
+        with ThreadPoolExecutor(PARALLEL_TRANSFERS) as pool:
+            for paths in parts:
+                list(pool.map(lambda path: self._store.copy(self._store, source + path, target + path), paths))
+        return len(missing)
+
+    def is_complete(self, uri: str) -> bool:
+        """Return whether an address is a complete copy for this InferenceService.
+
+        Raises:
+            StorageError: The store refuses a request or does not answer.
+        """
+        return self.is_own(uri) and any(_identifies(entry.key) for entry in self._store.list(self._key(uri)))
+
+    def delete(self, uri: str) -> int:
+        """Delete a copy, and return the number of its objects.
+
+        Raises:
+            ValueError: The address is not that of a copy for this InferenceService.
+            StorageError: The store refuses a request or does not answer.
+        """
+        if not self.is_own(uri):
+            raise ValueError(f"{uri!r} is not a copy for the InferenceService {self._name}")
+        keys = [entry.key for entry in self._store.list(self._key(uri))]
+        self._store.delete([key for key in keys if _identifies(key)])
+        self._store.delete([key for key in keys if not _identifies(key)])
+        return len(keys)
+
+    def is_own(self, uri: str) -> bool:
+        """Return whether an address is that of a copy for an InferenceService of this name."""
+        pattern = re.escape(copy_uri(self._version, self._name, "")[:-1]) + "[0-9a-f]{16}-[0-9a-f]{16}/"
+        return re.fullmatch(pattern, uri) is not None
+
+    @property
+    def _triton_folder(self) -> str:
+        return f"{self._name}/{self._version.number}/"
+
+    def _key(self, uri: str) -> str:
+        return uri.removeprefix(f"{_root(self._version)}/")
+
+
+def _root(version: ExportedVersion) -> str:
+    return version.uri.removesuffix(f"/{version.model_name}/{version.number}")
+
+
+def _identifies(key: str) -> bool:
+    return key.rpartition("/")[2] in SERVED_FORMATS
