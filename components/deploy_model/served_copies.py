@@ -8,7 +8,8 @@ alone. Its servers do not need the version itself, which retention may delete.
 import re
 from concurrent.futures import ThreadPoolExecutor
 
-from kfp_distributed.components.deploy_model.exported_version import SERVED_FORMATS, ExportedVersion
+from kfp_distributed.components.deploy_model.exported_version import ExportedVersion
+from kfp_distributed.components.model_versions.versions import SERVED_FORMATS
 from kfp_distributed.storage.store import PARALLEL_TRANSFERS, Store
 
 _SERVED = ".served"
