@@ -108,7 +108,7 @@ def images() -> None:
         "registry.example.com/team/steps:0123456789ab",
         evaluate="registry.example.com/team/evaluate:0123456789ab",
     )
-    prepare_data, train, evaluate, export_model, fingerprint_source, _ = steps(delivery)
+    prepare_data, train, evaluate, export_model, fingerprint_source, *_ = steps(delivery)
     # --8<-- [end:step-images]
     source = "s3://data/flowers.parquet"
     fingerprint = fingerprint_source(source=source)
