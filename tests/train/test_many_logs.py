@@ -93,7 +93,7 @@ def test_a_few_connections_read_each_line_of_many_replicas(cut, monkeypatch):
     assert {replica: lines == expected for replica, lines in shown.items() if lines[0]} == {
         f"[worker-{index}]": True for index in range(50)
     }
-    # The first followed logs may be interrupted when the fifth one begins.
-    assert 50 * (3 if cut else 2) <= requests["log"] <= 50 * (3 if cut else 2) + 8
+    # On a slow machine, a log may be interrupted once for the turn of another one.
+    assert 50 * (3 if cut else 2) <= requests["log"] <= 50 * (4 if cut else 3)
     # The others watch, or keep a connection open.
     assert max(threads) <= before + 4 + 6
