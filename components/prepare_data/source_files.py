@@ -83,5 +83,9 @@ def source_states(path: SourcePath) -> Iterator[tuple[str, int, int | str]]:
     for folder, _, names in folders:
         for name in sorted(names):
             file = Path(folder, name)
-            state = file.stat()
+            try:
+                state = file.stat()
+            except FileNotFoundError:
+                # The step that reads a link to nothing names it in its error.
+                state = file.lstat()
             yield str(file), state.st_size, state.st_mtime_ns

@@ -31,9 +31,12 @@ def manifest():
 
 
 def test_columns_of_any_name_are_inputs_and_give_the_answers_of_the_matrix(manifest, tmp_path):
+    import tf_keras
+
     from kfp_distributed.trainers.keras_export import export_model
     from kfp_distributed.trainers.keras_model import build_model
 
+    tf_keras.utils.set_random_seed(0)
     network = build_model(manifest, [8])
     export_model(network, manifest, str(tmp_path))
     by_column, by_matrix = SavedModel(tmp_path), SavedModel(tmp_path, "features")
