@@ -41,8 +41,9 @@ def test_a_model_is_downloaded_and_checked(tmp_path, model, source, predicted, r
         version=0,
         metrics=None,
     )
-    for uri in (str(model), exported.uri):
-        output = predicted(model_uri=uri, source=source)
+    alias = f"{tmp_path}/models/digits@latest"
+    for given, uri in ((str(model), str(model)), (exported.uri, exported.uri), (alias, exported.uri)):
+        output = predicted(model_uri=given, source=source)
         assert output.table().equals(expected)
         assert output.metadata["model"] == output.manifest["model"]["uri"] == uri
         assert f"downloading the model {uri}" in capsys.readouterr().out
