@@ -36,6 +36,8 @@ class ModelManifest:
             Each has "split", "source", "seed", "preparation" and "content" of the dataset's manifest, and "shards",
             the SHA-256 of each shard. It is {} if unknown.
         request: SHA-256 of the description of the training job. With another one, the same step trains again.
+        signature: "inputs" and "outputs" of the model by name, each with "dtype" and "shape", as the file has them.
+            None in a shape is a free size. It is {} if unknown: `train` records it for ONNX models and SavedModels.
     """
 
     format: str = "saved_model"
@@ -46,6 +48,7 @@ class ModelManifest:
     label: Mapping[str, Any] = field(default_factory=dict)
     training_data: tuple[Mapping[str, Any], ...] = ()
     request: str = ""
+    signature: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return the text of the manifest."""
