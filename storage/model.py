@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from kfp_distributed.storage.files import FileEntry, describe_folder
+from kfp_distributed.storage.model_format import CUSTOM, FORMATS, find_format, format_of
 
 MODEL_MANIFEST = "model.json"
 
@@ -35,6 +36,8 @@ class ModelManifest:
             Each has "split", "source", "seed", "preparation" and "content" of the dataset's manifest, and "shards",
             the SHA-256 of each shard. It is {} if unknown.
         request: SHA-256 of the description of the training job. With another one, the same step trains again.
+        signature: "inputs" and "outputs" of the model by name, each with "dtype" and "shape", as the file has them.
+            None in a shape is a free size. It is {} if unknown: `train` records it for ONNX models and SavedModels.
     """
 
     format: str = "saved_model"
@@ -45,6 +48,7 @@ class ModelManifest:
     label: Mapping[str, Any] = field(default_factory=dict)
     training_data: tuple[Mapping[str, Any], ...] = ()
     request: str = ""
+    signature: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return the text of the manifest."""
@@ -121,6 +125,43 @@ def verify_model_folder(folder: Path) -> ModelManifest:
     """
     hashes = {entry.path: entry.sha256 for entry in describe_folder(folder)}
     return _verify(str(folder), lambda key: Path(folder, key).read_bytes(), "sha256", hashes)
+
+
+def read_model_folder(folder: Path) -> ModelManifest:
+    """Return the manifest of a model in a local folder, after a check of its files.
+
+    The manifest of a model without one, which `train` has not saved, has the format and the files.
+
+    Raises:
+        ModelIncomplete: See `verify_model_folder`. Or there is no manifest, and no file that identifies a format.
+    """
+    if (folder / MODEL_MANIFEST).exists():
+        return verify_model_folder(folder)
+    if folder.is_file():
+        raise ModelIncomplete(
+            f"the model {folder} is a file: save it in a folder, as one of {', '.join(FORMATS)} or *.safetensors, and "
+            "pass the folder"
+        )
+    files = describe_folder(folder)
+    check_format(str(folder), [entry.path for entry in files])
+    return ModelManifest(find_format(folder), files)
+
+
+def check_format(uri: str, paths: Sequence[str]) -> None:
+    """Check that a model without a manifest has a file that identifies its format.
+
+    Args:
+        uri: Address of the model, for the error.
+        paths: Paths of its files.
+
+    Raises:
+        ModelIncomplete: It has none. So the address is not that of a model, or its upload has not ended.
+    """
+    if format_of(paths) == CUSTOM:
+        raise ModelIncomplete(
+            f"{uri} has no {MODEL_MANIFEST}, which train writes, and none of the files {', '.join(FORMATS)} and "
+            "*.safetensors: no complete model was saved there"
+        )
 
 
 def _verify(

@@ -170,6 +170,7 @@ OPTIONAL_PACKAGES = {
     "dask",
     "distributed",
     "fsspec",
+    "google",
     "h5py",
     "horovod",
     "keras",

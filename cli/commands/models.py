@@ -90,12 +90,19 @@ def _show(address: str, output: str) -> None:
         if key not in ("files", "metrics", "model"):
             click.echo(f"{key}: {', '.join(value) if isinstance(value, list) else value}")
     for key, value in version["model"].items():
-        if key in ("format", "job", "label", "training_data", "signature", "parameters"):
+        if key in ("format", "job", "label", "training_data", "parameters"):
             click.echo(f"{key}: {value if isinstance(value, str) else json.dumps(value)}")
+    for end, tensors in version["model"].get("signature", {}).items():
+        for name, tensor in tensors.items():
+            click.echo(f"{end[:-1]} {name}: {tensor['dtype']} {_shape_text(tensor['shape'])}")
     for name, number in version["metrics"].items():
         click.echo(f"metric {name}: {number:.6g}")
     for file in version["files"]:
         click.echo(f"file {file['path']}: {file['size']} bytes, SHA-256 {file['sha256']}")
+
+
+def _shape_text(shape: list[int | None] | None) -> str:
+    return "of any shape" if shape is None else f"[{', '.join('n' if size is None else str(size) for size in shape)}]"
 
 
 @command.command("verify")

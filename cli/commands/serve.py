@@ -11,9 +11,9 @@ from kfp_distributed.cli.options import WrongArgument, end_interrupted
 from kfp_distributed.components.model_formats.load import load_model
 from kfp_distributed.components.model_server.http_server import ModelServer, ServedModel
 from kfp_distributed.components.model_versions.aliases import resolve
-from kfp_distributed.components.predict.model_folder import check_model, download_model
+from kfp_distributed.components.predict.model_folder import download_model
 from kfp_distributed.storage.errors import StorageError
-from kfp_distributed.storage.model import ModelIncomplete
+from kfp_distributed.storage.model import ModelIncomplete, read_model_folder
 
 REST_PORT = 8501
 """Port of the REST interface of TensorFlow Serving."""
@@ -70,5 +70,5 @@ def _local_folder(model: str, folder: Path) -> Path:
         download_model(model, folder)
         return folder
     local = Path(model.removeprefix("file://"))
-    check_model(local)
+    read_model_folder(local)
     return local

@@ -15,10 +15,10 @@ from kfp_distributed.components.evaluate.scores import (
     Evaluation,
     Scores,
     check_probabilities,
-    output_matrix,
     shown_error,
 )
 from kfp_distributed.components.evaluate.spool import ScoreSpool
+from kfp_distributed.components.model_formats.model_outputs import class_matrix
 from kfp_distributed.storage.dataset import DatasetManifest
 from kfp_distributed.storage.shards import read_stored_batches
 
@@ -49,7 +49,7 @@ def score_rows(classifier: ModelFunction, dataset: Path, manifest: DatasetManife
     loss, first_row = 0.0, 0
     for features, labels in read_stored_batches(dataset, manifest):
         begin, first_row = first_row, first_row + len(labels)
-        outputs = output_matrix(classifier(features), len(labels), len(classes))
+        outputs = class_matrix(classifier(features), len(labels), len(classes))
         is_finite = non_finite.add(outputs, features, begin)
         probabilities = check_probabilities(outputs[is_finite], begin + np.flatnonzero(is_finite))
         if non_finite.rows:

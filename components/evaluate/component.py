@@ -18,9 +18,9 @@ def evaluate(
     """Evaluates a model on a prepared dataset: a classifier, or a model that predicts a number (regression).
 
     Args:
-        model: Model of `train` that returns a probability for each class, or one number for regression: a SavedModel
+        model: Folder of a model that returns a probability for each class, or one number for regression: a SavedModel
             with the signature "serving_default", model.onnx, model.keras, model.pt of TorchScript or model.pt2 of
-            torch.export.
+            torch.export. It may be of `train`, of dsl.importer or of another step.
         dataset: Dataset of `prepare_data` that the model was not trained with, usually test_dataset. The training
             dataset and other splits of the same source are refused. It must have a label.
         metric: Name of the metric that `score` has and `bound` limits. Allowed for classification: "accuracy",

@@ -15,7 +15,7 @@ from kfp_distributed.reports.page import render_page
 from kfp_distributed.storage.alignment import align
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, width
 from kfp_distributed.storage.files import describe_folder
-from kfp_distributed.storage.model import ModelManifest, verify_model_folder
+from kfp_distributed.storage.model import ModelManifest, read_model_folder
 from kfp_distributed.storage.provenance import find_contamination
 
 
@@ -32,7 +32,7 @@ def run_evaluation(
     """Evaluate a model on a dataset.
 
     Args:
-        model: Folder of the model and its model.json.
+        model: Folder of the model, with its model.json if it has one.
         dataset: Folder of the dataset.json. The shards are in it or in the store that it names.
         metrics: Output artifact for the metrics.
         classification_metrics: Output artifact for the confusion matrix and the ROC curve of a classifier.
@@ -79,7 +79,7 @@ def score_model(
     """Score a model on every row of a dataset.
 
     Args:
-        model: Folder of the model and its model.json.
+        model: Folder of the model, with its model.json if it has one.
         dataset: Folder of the dataset.json.
         manifest: Manifest of the dataset, as `read_dataset` returns it.
         allow_training_rows: Whether to score rows that trained the model.
@@ -91,7 +91,7 @@ def score_model(
         ValueError: See `run_evaluation`.
         ModelIncomplete: See `run_evaluation`.
     """
-    trained = verify_model_folder(model)
+    trained = read_model_folder(model)
     manifest = align_with_model(manifest, trained)
     warning = check_new_rows(manifest, trained, allow_training_rows)
     if warning:
@@ -174,4 +174,4 @@ def check_new_rows(dataset: DatasetManifest, model: ModelManifest, allow_trainin
         return f"{reason}: the scores do not say how the model performs on new rows"
     if model.training_data and all(model.training_data):
         return ""
-    return "model.json does not say all rows that trained the model. If they are in this dataset, scores are too high"
+    return "the model has no record of all rows that trained it. If they are in this dataset, scores are too high"

@@ -12,8 +12,8 @@ from kfp_distributed.components.evaluate.regression_scores import (
     LargestErrors,
     PairSample,
     RegressionEvaluation,
-    output_vector,
 )
+from kfp_distributed.components.model_formats.model_outputs import number_vector
 from kfp_distributed.components.moments import Moments
 from kfp_distributed.storage.dataset import DatasetManifest
 from kfp_distributed.storage.shards import read_stored_batches
@@ -41,7 +41,7 @@ def score_rows(function: ModelFunction, dataset: Path, manifest: DatasetManifest
     non_finite, first_row = NonFiniteOutputs(manifest.columns), 0
     for features, targets in read_stored_batches(dataset, manifest):
         begin, first_row = first_row, first_row + len(targets)
-        predictions = output_vector(function(features), len(targets))
+        predictions = number_vector(function(features), len(targets))
         non_finite.add(predictions[:, None], features, begin)
         if non_finite.rows:
             continue  # There will be no scores. Later batches are read to count the rows.

@@ -192,22 +192,3 @@ class RegressionEvaluation:
         mae, rmse, r2 = self.scores
         fit = "undefined, because the true numbers have no deviation" if math.isnan(r2) else f"{r2:.4f}"
         return f"mae={mae:.6g} rmse={rmse:.6g} r2={fit} on {self.model.rows} rows"
-
-
-def output_vector(output: NDArray[np.floating], rows: int) -> NDArray[np.float64]:
-    """Return a model's output for a batch in the shape [rows].
-
-    Args:
-        output: The model's output, [rows] or [rows, 1].
-        rows: Number of rows of the batch.
-
-    Raises:
-        ValueError: The output has another shape.
-    """
-    values = np.asarray(output, np.float64)
-    if values.shape not in ((rows,), (rows, 1)):
-        raise ValueError(
-            f"the model returned an array of shape {values.shape} for {rows} rows, where {(rows,)} or {(rows, 1)} is "
-            "needed: a model for regression predicts one number for each row."
-        )
-    return values.reshape(rows)

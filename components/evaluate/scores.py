@@ -138,29 +138,6 @@ def _mean(values: Iterable[float]) -> float:
     return sum(known) / len(known) if known else math.nan
 
 
-def output_matrix(output: NDArray[np.floating], rows: int, classes: int) -> NDArray[np.float64]:
-    """Return a model's output for a batch in the shape [rows, classes].
-
-    Args:
-        output: The model's output, [rows, classes]. With two classes it may be [rows, 1] or [rows], the probability of
-            the second class.
-        rows: Number of rows of the batch.
-        classes: Number of the dataset's classes.
-
-    Raises:
-        ValueError: The output has another shape.
-    """
-    values = np.asarray(output, np.float64)
-    if classes == 2 and values.shape in ((rows,), (rows, 1)):
-        values = np.column_stack([1 - values, values])
-    if values.shape != (rows, classes):
-        raise ValueError(
-            f"the model returned an array of shape {values.shape} for {rows} rows, where {(rows, classes)} is needed: "
-            "evaluate it on the dataset it was trained with."
-        )
-    return values
-
-
 def check_probabilities(values: NDArray[np.float64], row_numbers: NDArray[np.int_]) -> NDArray[np.float64]:
     """Check that finite outputs are probabilities.
 

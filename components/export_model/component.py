@@ -25,9 +25,10 @@ def export_model(
     exported, the step returns that version.
 
     Args:
-        model: Model of `train`, of any format. TensorFlow Serving and KServe load SavedModels, Triton loads ONNX models
-            and TorchScript. Kubeflow Pipelines downloads it into the step. Pass either `model` or `model_uri`.
-            Default: none.
+        model: Model of `train`, of any format, or a folder of dsl.importer or of another step with one of the files
+            saved_model.pb, model.onnx, model.keras, model.pt2, model.pt or *.safetensors. TensorFlow Serving and
+            KServe load SavedModels, Triton loads ONNX models and TorchScript. Kubeflow Pipelines downloads it into the
+            step. Pass either `model` or `model_uri`. Default: none.
         model_uri: Address of the model, the output `model_uri` of `train`. The step does not download the model if it
             is on the server of `bucket`: the server copies it. Example: "s3://mlpipeline/v2/artifacts/.../model".
             Default: empty, which means `model`.

@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import datetime, timezone
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple, cast
@@ -41,7 +42,8 @@ from kfp_distributed.components.model_versions.versions import (
 )
 from kfp_distributed.storage.buckets import require_bucket
 from kfp_distributed.storage.errors import KeyNotFound
-from kfp_distributed.storage.files import FileEntry
+from kfp_distributed.storage.files import FileEntry, hash_stream
+from kfp_distributed.storage.model import MODEL_MANIFEST
 from kfp_distributed.storage.model_format import SERVED_FILES
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.placeholders import refuse_placeholders
@@ -211,6 +213,9 @@ def publish(store: Store, claim: Claim, source: ModelSource, description: Mappin
     else:
         prefix = f"{claim.folder}files/"
         files = _upload(store, claim, source, prefix)
+    paths = [entry.path for entry in files]
+    if source.manifest:
+        files = tuple(sorted((*files, hash_stream(BytesIO(source.manifest), MODEL_MANIFEST))))
 
     def copy(path: str) -> None:
         claim.keep_alive(store)  # The previous copy moved bytes.
@@ -225,11 +230,12 @@ def publish(store: Store, claim: Claim, source: ModelSource, description: Mappin
         "files": [asdict(entry) for entry in files],
     }
     text = json.dumps(manifest, indent=1)
-    paths = [entry.path for entry in files]
     with ThreadPoolExecutor(PARALLEL_TRANSFERS) as pool:
         list(pool.map(copy, [path for path in paths if path not in SERVED_FILES]))
     source.check_unchanged()
     claim.keep_alive(store)
+    if source.manifest:
+        store.write(claim.target + MODEL_MANIFEST, source.manifest)
     store.write(claim.target + EXPORT_MANIFEST, text.encode())
     for path in sorted({*SERVED_FILES} & {*paths}):
         copy(path)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from kfp_distributed.components.model_versions.versions import EXPORT_MANIFEST
@@ -12,9 +13,12 @@ from kfp_distributed.storage.files import FileEntry
 from kfp_distributed.storage.model import (
     MODEL_MANIFEST,
     ModelIncomplete,
+    ModelManifest,
+    check_format,
+    read_model_folder,
     verify_model,
-    verify_model_folder,
 )
+from kfp_distributed.storage.model_format import format_of
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.s3 import ObjectState, S3Store
 from kfp_distributed.storage.store import Store
@@ -31,6 +35,7 @@ class ModelSource:
         folder: Local folder of the files; None if they are objects of `store`.
         store: Store whose root is the model's folder; None if the files are in `folder`.
         states: States of the objects in the store.
+        manifest: The model.json to add to a model without one; b"" for a model that has it.
     """
 
     uri: str
@@ -38,6 +43,7 @@ class ModelSource:
     folder: Path | None = None
     store: S3Store | None = None
     states: Mapping[str, ObjectState] = field(default_factory=dict)
+    manifest: bytes = b""
 
     def is_on(self, target: Store) -> bool:
         """Return whether the server of another store copies the files by itself."""
@@ -109,14 +115,19 @@ def _objects_of_artifact(folder: Path, uri: str, target: Store) -> ModelSource |
 
 
 def _read_folder(folder: Path, uri: str) -> ModelSource:
-    files = verify_model_folder(folder).files
+    model = read_model_folder(folder)
+    files = model.files
     names = [*(entry.path for entry in files), *([EXPORT_MANIFEST] if (folder / EXPORT_MANIFEST).exists() else [])]
     _check_names(names, uri)
-    return ModelSource(uri, files, folder)
+    manifest = b"" if (folder / MODEL_MANIFEST).exists() else model.to_json().encode()
+    return ModelSource(uri, files, folder, manifest=manifest)
 
 
 def _read_objects(store: S3Store) -> ModelSource:
-    listing = _Listing(store, _states(store), store.uri)
+    states = _states(store)
+    if states and MODEL_MANIFEST not in states:
+        return _read_undescribed(store, states)
+    listing = _Listing(store, states, store.uri)
     model = verify_model(listing)
     _check_names([entry.path for entry in model.files], store.uri)
     manifest = FileEntry(MODEL_MANIFEST, listing.states[MODEL_MANIFEST].size, listing.sha256)
@@ -124,6 +135,21 @@ def _read_objects(store: S3Store) -> ModelSource:
     return ModelSource(
         store.uri, files, store=store, states={entry.path: listing.states[entry.path] for entry in files}
     )
+
+
+def _read_undescribed(store: S3Store, states: Mapping[str, ObjectState]) -> ModelSource:
+    """Return a model without model.json. Its objects are read once, for their SHA-256."""
+    paths = sorted(states)
+    _check_names(paths, store.uri)
+    check_format(store.uri, paths)
+    files = tuple(_hash(store, path) for path in paths)
+    manifest = ModelManifest(format_of(paths), files).to_json().encode()
+    return ModelSource(store.uri, files, store=store, states=states, manifest=manifest)
+
+
+def _hash(store: S3Store, path: str) -> FileEntry:
+    with TemporaryFile() as file:
+        return store.read_into(path, file)
 
 
 def _states(store: S3Store) -> dict[str, ObjectState]:

@@ -20,7 +20,7 @@ class OnnxModel:
         signature: Inputs and outputs of the graph.
 
     Raises:
-        ValueError: The model cannot be loaded.
+        ValueError: The model cannot be loaded, or has an output that is no tensor.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -29,7 +29,13 @@ class OnnxModel:
         file = folder / "model.onnx"
         with model_errors(f"{file} cannot be loaded", LOAD_ADVICE):
             self._session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-        self.signature = Signature(_specs(self._session.get_inputs()), _specs(self._session.get_outputs()))
+        outputs = self._session.get_outputs()
+        if maps := [f"{output.name!r} of the type {output.type}" for output in outputs if "map(" in output.type]:
+            raise ValueError(
+                f"{file} has the output {maps[0]}, which is no tensor: convert the model with skl2onnx and the options "
+                "{'zipmap': False}"
+            )
+        self.signature = Signature(_specs(self._session.get_inputs()), _specs(outputs))
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """Return all outputs by name, see `Model`."""

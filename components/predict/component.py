@@ -24,9 +24,9 @@ def predict(
     order of the source. Memory does not grow with the rows.
 
     Args:
-        model: Model of `train` that returns a probability for each class, or one number for regression: a SavedModel,
-            model.onnx, model.keras, model.pt of TorchScript or model.pt2 of torch.export. Set either `model` or
-            `model_uri`. Default: none.
+        model: Folder of a model that returns a probability for each class, or one number for regression: a SavedModel,
+            model.onnx, model.keras, model.pt of TorchScript or model.pt2 of torch.export. It may be of `train`, of
+            dsl.importer or of another step. Set either `model` or `model_uri`. Default: none.
         model_uri: Address of such a model: an output of `train`, or a version that `export_model` has exported, by
             number or by alias. Examples: "s3://models/digits/3", "s3://models/digits@production". Default: empty,
             which means `model`.

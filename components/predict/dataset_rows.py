@@ -4,7 +4,7 @@ import math
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from kfp_distributed.components.predict.input_rows import InputRows
-from kfp_distributed.components.predict.model_plan import ModelPlan
 from kfp_distributed.components.predict.predictor import BATCH_BYTES, BATCH_ROWS
 from kfp_distributed.components.prepare_data.chunks import Chunk, CountRows, FilePart
 from kfp_distributed.components.prepare_data.reading import Reject
@@ -146,32 +145,47 @@ def _label_type(label: Label) -> pa.DataType:
     return pa.string() if label.classes else pa.float64()
 
 
-def open_dataset(folder: Path, plan: ModelPlan, model: ModelManifest, key_columns: Sequence[str]) -> DatasetRows:
-    """Open a dataset for a model.
-
-    Args:
-        folder: Folder of the dataset.json.
-        plan: How the model is asked.
-        model: Manifest of the model. Without columns, those of the dataset are taken as they are.
-        key_columns: Names of inputs, or of the label.
+def read_dataset(folder: Path) -> DatasetManifest:
+    """Return the manifest of a dataset.
 
     Raises:
         FileNotFoundError: There is no manifest.
-        ValueError: The dataset has other columns or vocabularies than the model, other classes, or no such key column.
+        ValueError: It is not valid.
     """
     file = folder / DATASET_MANIFEST
     if not file.is_file():
         raise FileNotFoundError(f"{folder} has no {DATASET_MANIFEST}: pass a dataset of prepare_data, or set source")
-    manifest = DatasetManifest.from_json(file.read_text(encoding="utf-8"))
-    if model.columns:
-        label = model.label if manifest.label.name and model.label else asdict(manifest.label)
-        try:
-            manifest = align(manifest, model.columns, label)
-        except ValueError as error:
-            raise ValueError(
-                f"the dataset is not of the kind that the model was trained on: {error}. Prepare it with `like`, the "
-                "address of a dataset that the model was trained with, or set source to the rows themselves"
-            ) from None
+    return DatasetManifest.from_json(file.read_text(encoding="utf-8"))
+
+
+def described_by(dataset: DatasetManifest, model: ModelManifest) -> ModelManifest:
+    """Return the manifest of a model that has no columns, with the columns and the label of a dataset."""
+    columns = tuple(asdict(column) for column in dataset.columns)
+    return replace(model, columns=columns, label=model.label or asdict(dataset.label))
+
+
+def open_dataset(
+    folder: Path, manifest: DatasetManifest, model: ModelManifest, key_columns: Sequence[str]
+) -> DatasetRows:
+    """Open a dataset for a model.
+
+    Args:
+        folder: Folder of the dataset.json.
+        manifest: Its manifest.
+        model: Manifest of the model, which has columns.
+        key_columns: Names of inputs, or of the label.
+
+    Raises:
+        ValueError: The dataset has other columns or vocabularies than the model, other classes, or no such key column.
+    """
+    label = model.label if manifest.label.name and model.label else asdict(manifest.label)
+    try:
+        manifest = align(manifest, model.columns, label)
+    except ValueError as error:
+        raise ValueError(
+            f"the dataset is not of the kind that the model was trained on: {error}. Prepare it with `like`, the "
+            "address of a dataset that the model was trained with, or set source to the rows themselves"
+        ) from None
     names = [*(column.name for column in manifest.columns), *filter(None, [manifest.label.name])]
     if unknown := [name for name in key_columns if name not in names]:
         raise ValueError(f"key_columns has {unknown[0]!r}, which the dataset lacks; it has {names[:50]}")

@@ -3,24 +3,22 @@
 from pathlib import Path
 
 from kfp_distributed.library.address_secrets import without_secrets
-from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, verify_model, verify_model_folder
+from kfp_distributed.storage.model import (
+    MODEL_MANIFEST,
+    ModelIncomplete,
+    ModelManifest,
+    check_format,
+    read_model_folder,
+    verify_model,
+)
 from kfp_distributed.storage.opener import open_store
 
 
-def check_model(folder: Path) -> ModelManifest:
-    """Check the files of a model, and return its manifest.
-
-    Raises:
-        ModelIncomplete: The model lacks files, or a file differs from model.json.
-    """
-    return verify_model_folder(folder)
-
-
 def download_model(uri: str, folder: Path) -> ModelManifest:
-    """Download a model that `train` has saved or `export_model` has exported, and return its manifest.
+    """Download a model, and return its manifest, see `read_model_folder`.
 
     Args:
-        uri: Address of the folder with model.json.
+        uri: Address of the folder of the model.
         folder: Folder for the files, which may not exist.
 
     Raises:
@@ -31,12 +29,15 @@ def download_model(uri: str, folder: Path) -> ModelManifest:
     """
     store = open_store(uri)
     try:
-        manifest = verify_model(store)
+        keys = [entry.key for entry in store.list()]
+        manifest = verify_model(store) if MODEL_MANIFEST in keys else None
+        if not manifest:
+            check_format(without_secrets(uri), keys)
     except ModelIncomplete as error:
         raise ModelIncomplete(
             f"model_uri {without_secrets(uri)}: {error}. Give the address of a model of train, or of an exported "
             "version such as s3://models/digits/3"
         ) from None
     print(f"downloading the model {without_secrets(uri)}", flush=True)
-    store.download_folder(folder, expected=manifest.files)
-    return manifest
+    store.download_folder(folder, expected=manifest.files if manifest else None)
+    return manifest or read_model_folder(folder)

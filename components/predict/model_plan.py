@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from kfp_distributed.components.model_formats.model_outputs import count_classes
 from kfp_distributed.components.model_formats.model_signature import STRING, Signature, TensorSpec, pick_output
 from kfp_distributed.storage.dataset import Column
 from kfp_distributed.storage.model import ModelManifest
@@ -51,7 +52,8 @@ def plan_model(folder: str, manifest: ModelManifest, signature: Signature) -> Mo
     columns = tuple(_column(entry) for entry in manifest.columns) or _columns_of(signature)
     if task == "classification":
         output = pick_output(signature.outputs, "probabilities")
-        return ModelPlan(folder, columns, output, "classes", classes, len(classes) or _size(signature, output))
+        size = len(classes) or count_classes(signature.outputs[output])
+        return ModelPlan(folder, columns, output, "classes", classes, size)
     if task == "regression":
         return ModelPlan(folder, columns, pick_output(signature.outputs, "prediction"), "number", (), 0)
     preferred = "prediction" if "prediction" in signature.outputs else "probabilities"
@@ -59,14 +61,8 @@ def plan_model(folder: str, manifest: ModelManifest, signature: Signature) -> Mo
     shape = signature.outputs[output].shape
     has_classes = output == "probabilities" or (shape is not None and len(shape) == 2 and shape[1] != 1)
     kind: Literal["classes", "number"] = "classes" if has_classes and output != "prediction" else "number"
-    size = _size(signature, output) if kind == "classes" else 0
+    size = count_classes(signature.outputs[output]) if kind == "classes" else 0
     return ModelPlan(folder, columns, output, kind, (), size, are_kept=bool(manifest.columns))
-
-
-def _size(signature: Signature, output: str) -> int:
-    """Return the number of values of a row of an output; 0 if it is unknown."""
-    shape = signature.outputs[output].shape
-    return (shape[-1] or 0) if shape and len(shape) == 2 else 0
 
 
 def _column(entry: Mapping[str, Any]) -> Column:
@@ -89,7 +85,7 @@ def _column_of(spec: TensorSpec) -> Column:
     if None in row:
         raise ValueError(
             f"the model's input {spec.name!r} has the shape {spec.shape}, and model.json has no columns: save the "
-            "model with inputs of a known size of each row"
+            "model with inputs of a known size of each row, or set dataset instead of source"
         )
     shape = tuple(size for size in row if size is not None)
     if math.prod(shape) == 1:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from kfp_distributed.components.artifacts import Artifact
 from kfp_distributed.components.model_versions.aliases import resolve
-from kfp_distributed.components.predict.dataset_rows import open_dataset
+from kfp_distributed.components.predict.dataset_rows import described_by, open_dataset, read_dataset
 from kfp_distributed.components.predict.input_rows import RowReader
-from kfp_distributed.components.predict.model_folder import check_model, download_model
+from kfp_distributed.components.predict.model_folder import download_model
 from kfp_distributed.components.predict.model_plan import ModelPlan, plan_model
 from kfp_distributed.components.predict.predict_task import PredictWork, predict_chunk, with_row_numbers
 from kfp_distributed.components.predict.prediction_files import PredictionFiles, write_manifest
@@ -28,7 +28,7 @@ from kfp_distributed.components.worker_pool.piece_tasks import run_here
 from kfp_distributed.components.worker_pool.stored_tasks import Engine, StoredTasks
 from kfp_distributed.components.worker_pool.task_scratch import step_tasks
 from kfp_distributed.library.address_secrets import without_secrets
-from kfp_distributed.storage.model import ModelManifest
+from kfp_distributed.storage.model import ModelManifest, read_model_folder
 
 ROWS_PER_LOG_LINE = 1_000_000
 """Rows between two log lines about the progress."""
@@ -89,11 +89,16 @@ def _refuse_own_disk(request: PredictionRequest) -> None:
 
 
 def _model(request: PredictionRequest, folder: Path) -> tuple[ModelPlan, ModelManifest]:
-    """Return how the model is asked, and its manifest, after its files were checked."""
+    """Return how the model is asked, and its manifest, after its files were checked.
+
+    A model without columns in its manifest gets those of the dataset, if there is one.
+    """
     if request.model:
-        folder, manifest = Path(request.model), check_model(Path(request.model))
+        folder, manifest = Path(request.model), read_model_folder(Path(request.model))
     else:
         manifest = download_model(request.model_uri, folder)
+    if request.dataset and not manifest.columns:
+        manifest = described_by(read_dataset(Path(request.dataset)), manifest)
     plan = plan_model(str(folder), manifest, loaded_model(str(folder)).signature)
     if plan.kind == "classes" and not plan.classes:
         print("the model does not say its classes: `prediction` is the index of the class, from 0", flush=True)
@@ -143,10 +148,10 @@ class _Prediction:
         return replace(self.request, model=""), self.manifest.to_json(), reader.chunks()
 
     def _dataset(self, codes: Mapping[str, str]) -> tuple[RowReader, ModelPlan]:
-        rows = open_dataset(Path(self.request.dataset), self.plan, self.manifest, self.request.key_columns)
-        plan = self.plan if self.manifest.columns else replace(self.plan, columns=rows.manifest.columns)
-        loaded_predictor(plan)
-        return rows, plan
+        folder = Path(self.request.dataset)
+        rows = open_dataset(folder, read_dataset(folder), self.manifest, self.request.key_columns)
+        loaded_predictor(self.plan)
+        return rows, self.plan
 
     def _source(self, scratch: Path) -> Callable[[Mapping[str, str]], tuple[RowReader, ModelPlan]]:
         request, plan = self.request, self.plan

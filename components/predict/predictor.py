@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kfp_distributed.components.model_formats.load import load_model
 from kfp_distributed.components.model_formats.model_inputs import plan_inputs
+from kfp_distributed.components.model_formats.model_outputs import class_matrix, number_vector
 from kfp_distributed.components.model_formats.model_signature import Model
 from kfp_distributed.components.predict.model_plan import ModelPlan
 
@@ -56,31 +56,16 @@ class ModelPredictor:
         """
         named = self._inputs.from_matrix(rows) if isinstance(rows, np.ndarray) else self._inputs.from_columns(rows)
         plan = self._plan
-        output = np.asarray(self._model.run(named)[plan.output])
-        if output.dtype.kind not in "fiub":
-            raise ValueError(
-                f"the model's output {plan.output!r} is of the type {output.dtype}: save it with numbers, such as "
-                "float32"
-            )
-        values = output.astype(np.float64)
+        output = self._model.run(named)[plan.output]
         if plan.kind == "number":
-            if values.shape not in ((count,), (count, 1)):
-                raise self._wrong_shape(values, f"[{count}] or [{count}, 1]")
-            return values.reshape(count)
-        if values.ndim != 2 or len(values) != count or (plan.size and values.shape[1] != plan.size):
-            raise self._wrong_shape(values, f"[{count}, {plan.size or 'classes'}]")
+            return number_vector(output, count)
+        values = class_matrix(output, count, plan.size)
         if ((values < -_TOLERANCE) | (values > 1 + _TOLERANCE)).any():
             raise ValueError(
                 f"the model's output {plan.output!r} has values outside of the range from 0 to 1: save the model with "
                 "probabilities, such as those of a softmax"
             )
         return values
-
-    def _wrong_shape(self, values: NDArray[Any], needed: str) -> ValueError:
-        return ValueError(
-            f"the model's output {self._plan.output!r} has the shape {list(values.shape)} for a batch, where {needed} "
-            "is needed: save the model with one probability for each class, or one number for each row"
-        )
 
 
 @lru_cache(maxsize=1)

@@ -12,6 +12,11 @@ from kfp_distributed.components.export_model.export import run_export
 from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 
+SIGNATURE = {
+    "inputs": {"size": {"dtype": "float32", "shape": [None, 1]}},
+    "outputs": {"probabilities": {"dtype": "float32", "shape": None}},
+}
+
 
 @pytest.fixture
 def root(tmp_path):
@@ -23,7 +28,7 @@ def root(tmp_path):
         model.mkdir()
         (model / "saved_model.pb").write_bytes(b"x" * number)
         trained = ({"source": "digits", "content": f"c{number}"},)
-        manifest = ModelManifest(files=describe_folder(model), job="job", training_data=trained)
+        manifest = ModelManifest(files=describe_folder(model), job="job", training_data=trained, signature=SIGNATURE)
         (model / MODEL_MANIFEST).write_text(manifest.to_json())
         output = SimpleNamespace(uri=f"/p/run-{number}/export/manifest", path=str(tmp_path / "manifest"), metadata={})
         metrics = {"accuracy": number / 4}
@@ -59,6 +64,11 @@ def test_an_alias_moves_and_is_removed(root):
     ]
     assert run("alias", f"{root}/digits", "production", "--remove") == "removed production\n"
     assert "has no alias 'production'" in run("show", f"{root}/digits@production", code=1)
+
+
+def test_the_inputs_and_outputs_of_a_model_are_shown(root):
+    lines = run("show", f"{root}/digits/3").splitlines()
+    assert {"input size: float32 [n, 1]", "output probabilities: float32 of any shape"} <= {*lines}
 
 
 def test_a_damaged_file_is_found(root):

@@ -1,6 +1,10 @@
+import shutil
+
+import pytest
 from kfp import dsl
 
 from kfp_distributed.components.evaluate.component import evaluate
+from kfp_distributed.storage.model import MODEL_MANIFEST
 
 
 def test_interface():
@@ -33,3 +37,32 @@ def test_step(pictures, linear, tmp_path):
     )
     assert outputs == (metrics.metadata["accuracy"], True)
     assert report.read_text().startswith("<!DOCTYPE html>")
+
+
+def test_a_model_that_train_has_not_saved_is_evaluated(pictures, linear, tmp_path):
+    model, metrics = tmp_path / "model", [dsl.Metrics(), dsl.Metrics()]
+    shutil.copytree(linear[0], model)
+    (model / MODEL_MANIFEST).unlink()
+    for folder, artifact in zip((linear[0], model), metrics, strict=True):
+        arguments = (dsl.Dataset(uri=str(pictures[2])), artifact, dsl.ClassificationMetrics())
+        evaluate(dsl.Model(uri=str(folder)), *arguments, dsl.HTML(uri=str(tmp_path / "report.html")))
+    assert metrics[0].metadata == metrics[1].metadata
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: path.mkdir(), "none of the files model.onnx, saved_model.pb, model.keras"),
+        (lambda path: path.write_text("x"), "is a file: save it in a folder, as one of model.onnx"),
+    ],
+)
+def test_what_is_no_model_is_refused(pictures, tmp_path, make, message):
+    make(tmp_path / "model")
+    with pytest.raises(SystemExit, match=message):
+        evaluate(
+            dsl.Model(uri=str(tmp_path / "model")),
+            dsl.Dataset(uri=str(pictures[2])),
+            dsl.Metrics(),
+            dsl.ClassificationMetrics(),
+            dsl.HTML(uri=str(tmp_path / "report.html")),
+        )

@@ -259,7 +259,7 @@ def constant(*values):
 @pytest.mark.parametrize(
     ("predict", "inputs", "manifest", "message"),
     [
-        (constant(0.5, 0.5), [(IMAGES, tf.float32, "features")], {}, r"\(30, 2\) for 30 rows, where \(30, 3\) is"),
+        (constant(0.5, 0.5), [(IMAGES, tf.float32, "features")], {}, r"\[30, 2\] for a batch of 30 rows"),
         (constant(math.nan, 0.0, 0.0), [(IMAGES, tf.float32, "features")], {}, "infinite numbers for 60 of 60 rows"),
         (
             lambda features: {"probabilities": tf.reshape(features, [tf.shape(features)[0], 7])},

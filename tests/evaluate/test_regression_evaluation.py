@@ -152,7 +152,7 @@ def test_a_classifier_is_refused(houses, save_model):
     def predict(features):
         return {"probabilities": tf.nn.softmax(features)}
 
-    with pytest.raises(ValueError, match=r"of shape \(2500, 2\) for 2500 rows, where \(2500,\) or \(2500, 1\)"):
+    with pytest.raises(ValueError, match=r"the shape \[2500, 2\] for a batch of 2500 rows, where \[2500\] or"):
         evaluate_model(save_model(predict, ([None, 2], tf.float32, "features")), houses[2])
 
 

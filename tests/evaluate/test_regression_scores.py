@@ -15,7 +15,6 @@ from kfp_distributed.components.evaluate.regression_scores import (
     LargestErrors,
     PairSample,
     RowError,
-    output_vector,
 )
 from kfp_distributed.components.moments import Moments
 
@@ -93,18 +92,6 @@ def test_r2_of_equal_numbers_is_undefined(target, rows):
     targets = np.full(rows, target)
     assert scores(targets, targets + 0.5, batch=2) == pytest.approx((0.5, 0.5, math.nan), nan_ok=True)
     assert scores(targets, targets, batch=2) == pytest.approx((0, 0, math.nan), nan_ok=True)
-
-
-@pytest.mark.parametrize("shape", [(3,), (3, 1)])
-def test_a_number_for_each_row_may_have_two_shapes(shape):
-    values = output_vector(np.array([1, 2, 3.5], np.float32).reshape(shape), 3)
-    assert (values.dtype, values.tolist()) == (np.float64, [1, 2, 3.5])
-
-
-@pytest.mark.parametrize("shape", [(3, 2), (1, 3), (3, 1, 1), (2,), ()])
-def test_other_shapes_are_refused(shape):
-    with pytest.raises(ValueError, match=r"for 3 rows, where \(3,\) or \(3, 1\) is needed: a model for regression"):
-        output_vector(np.zeros(shape), 3)
 
 
 def test_a_sample_of_few_rows_has_all_of_them_in_order():

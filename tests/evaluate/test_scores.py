@@ -14,10 +14,10 @@ from kfp_distributed.components.evaluate.scores import (
     Evaluation,
     Scores,
     check_probabilities,
-    output_matrix,
     shown_error,
 )
 from kfp_distributed.components.evaluate.spool import ScoreSpool
+from kfp_distributed.components.model_formats.model_outputs import class_matrix
 
 
 def test_scores_of_classes_without_rows_or_predictions():
@@ -95,16 +95,16 @@ def test_up_to_100_classes_are_in_the_matrix_of_kfp(classes, drawn):
     ids=["softmax", "sigmoid", "flat sigmoid", "rounded"],
 )
 def test_probabilities_of_two_classes(output, expected):
-    values = output_matrix(np.array(output), 1, 2)
+    values = class_matrix(np.array(output), 1, 2)
     np.testing.assert_allclose(check_probabilities(values, np.array([0])), expected)
 
 
 @pytest.mark.parametrize(
     ("output", "rows", "classes", "message"),
     [
-        ([[0.5, 0.5]], 1, 3, r"an array of shape \(1, 2\) for 1 rows, where \(1, 3\) is needed"),
-        ([[0.5]], 1, 3, r"an array of shape \(1, 1\) .*\(1, 3\)"),
-        ([[0.5, 0.5]], 2, 2, r"an array of shape \(1, 2\) for 2 rows"),
+        ([[0.5, 0.5]], 1, 3, r"the shape \[1, 2\] for a batch of 1 rows, where \[1, 3\], one probability"),
+        ([[0.5]], 1, 3, r"the shape \[1, 1\] .*\[1, 3\]"),
+        ([[0.5, 0.5]], 2, 2, r"the shape \[1, 2\] for a batch of 2 rows"),
         ([[1, 0], [2.5, -1.5]], 2, 2, r"row 101 is \[ 2.5 -1.5\], not probabilities: end it with a softmax"),
         ([[0.9, 0.9]], 1, 2, "not probabilities"),
         ([[3.0]], 1, 2, "not probabilities"),
@@ -112,4 +112,4 @@ def test_probabilities_of_two_classes(output, expected):
 )
 def test_outputs_that_are_not_probabilities_are_refused(output, rows, classes, message):
     with pytest.raises(ValueError, match=message):
-        check_probabilities(output_matrix(np.array(output), rows, classes), 100 + np.arange(rows))
+        check_probabilities(class_matrix(np.array(output), rows, classes), 100 + np.arange(rows))

@@ -3,7 +3,9 @@ import json
 import math
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 
@@ -136,8 +138,9 @@ def incomplete(folder):
     (folder / "variables" / "variables.index").unlink()
 
 
-def undescribed(folder):
-    (folder / "model.json").unlink()
+def empty(folder):
+    for name in ("model.json", "saved_model.pb"):
+        (folder / name).unlink()
 
 
 @pytest.mark.parametrize(
@@ -145,7 +148,7 @@ def undescribed(folder):
     [
         (damaged, r"saved_model\.pb"),
         (incomplete, r"variables/variables\.index"),
-        (undescribed, r"model\.json"),
+        (empty, r"has no model\.json, .* none of the files model\.onnx, saved_model\.pb"),
     ],
 )
 def test_a_damaged_model_is_refused_before_anything_is_written(tmp_path, make_model, export, spoil, message):
@@ -154,6 +157,18 @@ def test_a_damaged_model_is_refused_before_anything_is_written(tmp_path, make_mo
     with pytest.raises(ModelIncomplete, match=message):
         export(model, str(tmp_path / "exports"))
     assert not (tmp_path / "exports").exists()
+
+
+def test_a_model_without_a_manifest_gets_one_in_the_version(tmp_path, make_model, export):
+    model, exports = make_model(), tmp_path / "exports"
+    (model / "model.json").unlink()
+    files = describe_folder(model)
+    version = Path(export(model, str(exports)).uri)
+    assert describe_folder(model) == files
+    assert verify_model_folder(version).format == "saved_model"
+    listed = json.loads((version / EXPORT_MANIFEST).read_text())["files"]
+    assert listed == [asdict(entry) for entry in describe_folder(version) if entry.path != EXPORT_MANIFEST]
+    assert {*files} == {*verify_model_folder(version).files}
 
 
 def test_a_file_with_the_name_of_the_manifest_is_not_overwritten(tmp_path, make_model, export):

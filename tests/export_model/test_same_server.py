@@ -7,7 +7,7 @@ from faulty_proxy import Fault, faulty_proxy
 
 from kfp_distributed.storage.errors import ChecksumMismatch, StorageError
 from kfp_distributed.storage.files import describe_folder, list_files
-from kfp_distributed.storage.model import MODEL_MANIFEST, ModelIncomplete, ModelManifest
+from kfp_distributed.storage.model import MODEL_MANIFEST, ModelIncomplete, ModelManifest, verify_model
 from kfp_distributed.storage.opener import open_store
 
 MODEL_BYTES = 30_000_000
@@ -58,6 +58,18 @@ def test_no_byte_of_the_model_passes_the_step(given, proxy, bucket, stored, expo
     export(folder if given == "artifact" else "", bucket, uri=uri)
     assert proxy.body_bytes < 50_000
     check_version(contents, bucket, folder, uri)
+
+
+@pytest.mark.parametrize("is_other", [False, True])
+def test_a_stored_model_without_a_manifest_is_exported(is_other, server, bucket, make_model, export, tmp_path):
+    folder = make_model("foreign")
+    (folder / MODEL_MANIFEST).unlink()
+    uri = f"minio://{bucket}/imported/model"
+    open_store(uri, server.credentials()).upload_folder(folder)
+    version = open_store(export("", str(tmp_path / "exports") if is_other else bucket, uri=uri).uri)
+    assert verify_model(version).files == describe_folder(folder)
+    listed = json.loads(version.read("export.json"))["files"]
+    assert [entry["path"] for entry in listed] == sorted([MODEL_MANIFEST, *list_files(folder)])
 
 
 def test_a_model_on_another_server_is_staged(proxy, bucket, stored, export, tmp_path, contents):

@@ -4,9 +4,11 @@ import subprocess
 import sys
 from dataclasses import asdict
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from kfp import dsl
+from onnx import TensorProto, helper, numpy_helper
 from prediction_models import linear_network, save_onnx
 
 from kfp_distributed.components.export_model.step import run_step as export_step
@@ -104,7 +106,7 @@ def test_outputs_that_are_no_probabilities_or_numbers_are_refused(tmp_path, sour
     three = {**CLASSES, "classes": ("a", "b", "c")}
     model = save_onnx(tmp_path / "three", linear_network([0], 2), columns=COLUMNS, label=three)
     assert refused(model=model, source=source).startswith(
-        "ValueError: the model's output 'probabilities' has the shape [3, 2] for a batch, where [3, 3] is needed"
+        "ValueError: the model's output has the shape [3, 2] for a batch of 3 rows, where [3, 3], one probability"
     )
     one = save_onnx(
         tmp_path / "one", linear_network([0], 0, scales=0.001), columns=COLUMNS, label={**CLASSES, "classes": ("a",)}
@@ -120,6 +122,7 @@ def test_a_large_source_needs_no_more_memory(tmp_path, model, predicted):
 import re, sys
 from pathlib import Path
 from kfp import dsl
+from onnx import TensorProto, helper, numpy_helper
 from kfp_distributed.components.predict.step import run_step
 run_step(
     predictions=dsl.Artifact(uri=sys.argv[3]), model=dsl.Model(uri=sys.argv[1]), dataset=None, model_uri="",
@@ -141,3 +144,45 @@ print(int(re.search(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())[1]
         assert f"predicted {rows:,} rows, all" in done.stdout
         peaks.append(int(done.stdout.split()[-1]))
     assert peaks[1] < peaks[0] + 60, f"MiB of 1,000,000 and 5,000,000 rows: {peaks}"
+
+
+@pytest.mark.parametrize("has_dataset", [True, False])
+def test_a_model_without_a_manifest_is_described_by_the_dataset_or_by_its_inputs(
+    tmp_path, prepared, model_of, predicted, has_dataset, source
+):
+    rows = tmp_path / "labeled.csv"
+    rows.write_text("x,label\n" + "".join(f"{number},{'ab'[number % 2]}\n" for number in range(1, 9)))
+    dataset = prepared(rows, shards=1)
+    model = model_of(dataset)
+    given = {"dataset": dataset} if has_dataset else {"source": source}
+    named = predicted(model=model, probabilities=True, **given).table()
+    answers = named["prediction"].to_pylist()
+    (model / MODEL_MANIFEST).unlink()
+    for address in ({"model": model}, {"model_uri": str(model)}):
+        found = predicted(**address, probabilities=True, **given).table()
+        assert found["probabilities"].equals(named["probabilities"])
+        expected = answers if has_dataset else ["ab".index(name) for name in answers]
+        assert found["prediction"].to_pylist() == expected
+
+
+@pytest.mark.parametrize("shape", [[-1], [-1, 1]])
+@pytest.mark.parametrize("label", [CLASSES, {}])
+def test_the_probability_of_the_second_class_is_enough(tmp_path, source, predicted, shape, label):
+    network = linear_network([0], 0, scales=10)
+    network.graph.node[-1].output[0] = "column"
+    nodes = [
+        helper.make_node("Sigmoid", ["column"], ["p"]),
+        helper.make_node("Reshape", ["p", "shape"], ["probabilities"]),
+    ]
+    network.graph.node.extend(nodes)
+    network.graph.initializer.append(numpy_helper.from_array(np.array(shape), "shape"))
+    network.graph.output.pop()
+    sizes = ["n", *shape[1:]]
+    network.graph.output.append(helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, sizes))
+    model = save_onnx(tmp_path / "binary", network, columns=COLUMNS, label=label)
+    found = predicted(model=model, source=source, probabilities=True).table()
+    second = [values[1] for values in found["probabilities"].to_pylist()]
+    names = ("a", "b") if label else (0, 1)
+    assert found["prediction"].to_pylist() == [names[value > 0.5] for value in second]
+    assert found["probability"].to_pylist() == pytest.approx([max(value, 1 - value) for value in second])
+    assert len({round(value, 4) for value in second}) == 3

@@ -27,6 +27,7 @@ from kfp_distributed.trainers.runtime.job_description import (
     JobDescription,
 )
 from kfp_distributed.trainers.runtime.sampling import count_bytes
+from kfp_distributed.trainers.runtime.served_signature import served_signature
 from kfp_distributed.trainers.runtime.snapshots import Snapshot, leave_out
 from kfp_distributed.trainers.runtime.unless_trained import STORE_SECONDS
 
@@ -128,7 +129,9 @@ def save_model(job: JobDescription, manifest: DatasetManifest, folder: Path, met
     columns = tuple(asdict(column) for column in manifest.columns)
     trained = tuple(record_training_data(job, manifest))
     label = asdict(manifest.label)
-    model_manifest = ModelManifest(find_format(folder), files, metrics, job.name, columns, label, trained, job.request)
+    name = find_format(folder)
+    signature = served_signature(folder, name)
+    model_manifest = ModelManifest(name, files, metrics, job.name, columns, label, trained, job.request, signature)
     store.write(MODEL_MANIFEST, model_manifest.to_json().encode())
     epoch = f" of epoch {metrics['epoch']:g}" if "epoch" in metrics else ""
     print(f"model{epoch} saved to {job.model_uri}", flush=True)
