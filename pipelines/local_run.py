@@ -17,10 +17,12 @@ from typing import Any, cast
 from kfp import local
 from rich.console import Console
 
+from kfp_distributed.components.deploy_model.local_deployment import SERVERS_VARIABLE
 from kfp_distributed.components.kfp_internals import local_configuration, restore_local_configuration
 from kfp_distributed.components.train.run.runners.choose import RUNNER_VARIABLE
 from kfp_distributed.components.train.run.signals import ended_by_signals
 from kfp_distributed.components.train.tell.step_log import SHOW_SAMPLES_VARIABLE
+from kfp_distributed.pipelines.local_servers import LocalServers
 from kfp_distributed.pipelines.run_view import RunView
 from kfp_distributed.processes.group import ProcessGroup
 from kfp_distributed.processes.guard import Process, process_table
@@ -29,6 +31,9 @@ from kfp_distributed.storage.buckets import EMBEDDED_STORE_VARIABLE
 
 _STEP_END_SECONDS = 20.0
 """Seconds until an interrupted step is killed. kfp waits 0.25 s; replicas take up to 5 s to end."""
+
+_STOP_SECONDS = 0.1
+"""Seconds until a local run that ends has stopped to take requests for model servers."""
 
 _in_use = threading.Lock()
 """Held by the local run of this process. It changes the process: environment, kfp.local, standard output."""
@@ -66,6 +71,9 @@ def local_run(
     another thread, is refused and does not disturb the first. To run several at a time, start a process for each.
 
     An interrupt, as by Ctrl-C or by the stop button of a notebook, ends all processes of the steps.
+
+    A model that `deploy_model` deploys is served by a process of this run until the context ends. Request predictions
+    inside the context, after the pipeline. The output of the server is in the folder model-servers.
 
     The local runner of kfp 2.17 evaluates a `dsl.If` as False if it compares a named output, such as
     `outputs["score"]`, of a task in the same pipeline or the same ParallelFor. A cluster evaluates it. A line in the
@@ -119,10 +127,10 @@ def _run_in(root: Path, embedded_store: bool, progress: bool | None) -> Iterator
         # kfp leaves a folder for each step. A process that still writes into one may keep it.
         scratch = tempfile.TemporaryDirectory(prefix="kfp-", ignore_cleanup_errors=True)
         os.environ["TMPDIR"] = cleanup.enter_context(scratch)
-        cleanup.enter_context(
-            ProcessGroup(folder=scratch.name)
-        )  # If this process is killed, its guard deletes the folder.
+        # If this process is killed, the guard ends the model servers and deletes the folder.
+        group = cleanup.enter_context(ProcessGroup(folder=scratch.name))
         objects = _start_store(cleanup, root / "object-store") if embedded_store else None
+        _start_servers(cleanup, Path(scratch.name, "servers"), group, root / "model-servers")
         local.init(
             runner=local.SubprocessRunner(use_venv=False),
             pipeline_root=str(artifacts),
@@ -169,6 +177,18 @@ def _start_store(cleanup: ExitStack, folder: Path) -> Path:
     os.environ[RUNNER_VARIABLE] = "local"
     os.environ[EMBEDDED_STORE_VARIABLE] = "true"
     return store.folder
+
+
+def _start_servers(cleanup: ExitStack, socket_path: Path, group: ProcessGroup, logs: Path) -> None:
+    """Take requests of steps for model servers until `cleanup` is closed."""
+    try:
+        servers = cleanup.enter_context(LocalServers(socket_path, group, logs))
+    except OSError as error:  # The path of a Unix socket is at most 103 bytes long.
+        print(f"deploy_model does not work in this local_run, set TMPDIR to a shorter path: {error}", flush=True)
+        return
+    threading.Thread(target=servers.serve_forever, args=(_STOP_SECONDS,), daemon=True).start()
+    cleanup.callback(servers.shutdown)
+    os.environ[SERVERS_VARIABLE] = str(socket_path)
 
 
 def _restore(environment: Mapping[str, str], configuration: object) -> None:

@@ -11,6 +11,7 @@ import yaml  # type: ignore[import-untyped]
 from kfp import compiler
 
 from kfp_distributed.components import Delivery, steps
+from kfp_distributed.pipelines.train_and_deploy import make_train_and_deploy
 from kfp_distributed.pipelines.train_and_export import make_train_and_export
 
 _COMMENTED_DEFAULT = re.compile(r"^(#    \w+: (?:int|dict|list) \[Default: )(.+)(\]\n)")
@@ -42,7 +43,11 @@ def write_specs(
     )
     folder.mkdir(parents=True, exist_ok=True)
     files = []
-    deliverables = {**library_steps._asdict(), "train_and_export": make_train_and_export(library_steps)}
+    deliverables = {
+        **library_steps._asdict(),
+        "train_and_export": make_train_and_export(library_steps),
+        "train_and_deploy": make_train_and_deploy(library_steps),
+    }
     for name, deliverable in deliverables.items():
         files.append(folder / f"{name}.yaml")
         compiler.Compiler().compile(deliverable, str(files[-1]))

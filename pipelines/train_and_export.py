@@ -1,5 +1,8 @@
 """The pipeline `train_and_export`: prepares data, trains distributed, evaluates, and exports the model to a bucket."""
 
+from collections.abc import Callable
+from typing import Any
+
 from kfp import dsl
 
 from kfp_distributed.components import (
@@ -26,10 +29,22 @@ def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  #
     Returns:
         The pipeline. Call it in another pipeline or in `local_run()`, or compile it.
     """
-    export_if_good_enough = _make_export_if_good_enough(with_steps)
+    # A separate pipeline, because kfp's local runner cannot compare the output of a task beside the condition.
+    export_if_good_enough = dsl.pipeline(export_function(with_steps), name="export-if-good-enough")
+    function = training_function(with_steps, export_if_good_enough)
+    description = "Prepares data, trains distributed, evaluates and exports."
+    return accept_input_values(dsl.pipeline(function, name="train-and-export", description=description))
 
-    @accept_input_values
-    @dsl.pipeline(name="train-and-export", description="Prepares data, trains distributed, evaluates and exports.")
+
+def training_function(with_steps: Steps, export_if_good_enough: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function of the pipeline, for `dsl.pipeline`.
+
+    Args:
+        with_steps: As of `make_train_and_export`.
+        export_if_good_enough: Creates the task that exports the model. It is called with `model_uri`, `mlflow_run_id`,
+            `metrics`, `is_good_enough`, and the parameters of the pipeline about the export.
+    """
+
     def train_and_export(
         source: str = "digits",
         label_column: str = "label",
@@ -52,6 +67,8 @@ def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  #
         bound: float = 0.9,
         model_name: str = "digits",
         bucket: str = "models",
+        aliases: list[str] = [],  # noqa: B006
+        keep: int = 0,
     ) -> float:
         """Prepares data, trains distributed, evaluates on the test split, and exports the model if it is good enough.
 
@@ -106,6 +123,10 @@ def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  #
                 "flowers". Default: "digits".
             bucket: Bucket to export to, with an optional prefix. The bucket must exist. The model goes to
                 BUCKET/MODEL_NAME/VERSION/. Examples: "models", "s3://models/team-a". Default: "models".
+            aliases: Names that move to the exported version. BUCKET/MODEL_NAME@ALIAS is then its address. Example:
+                ["production"]. Default: [].
+            keep: Number of the newest complete versions to keep after the export. Older ones are deleted, except those
+                with an alias. Example: 5. Default: 0, which means all.
 
         Returns:
             Output: Value of the metric on the test dataset.
@@ -147,15 +168,22 @@ def make_train_and_export(with_steps: Steps):  # type: ignore[no-untyped-def]  #
             is_good_enough=evaluation.outputs["is_good_enough"],
             model_name=model_name,
             bucket=bucket,
+            aliases=aliases,
+            keep=keep,
         )
         return evaluation.outputs["score"]
 
     return train_and_export
 
 
-def _make_export_if_good_enough(with_steps: Steps):  # type: ignore[no-untyped-def]  # noqa: ANN202
-    # A separate pipeline, because kfp's local runner cannot compare the output of a task beside the condition.
-    @dsl.pipeline(name="export-if-good-enough")
+def export_function(with_steps: Steps, deploy: Callable[[Any], None] | None = None) -> Callable[..., Any]:
+    """Return the function of the pipeline that exports a model if it is good enough, for `dsl.pipeline`.
+
+    Args:
+        with_steps: As of `make_train_and_export`.
+        deploy: Creates a task that deploys the version at the address that it gets. Default: none.
+    """
+
     def export_if_good_enough(
         model_uri: str,
         mlflow_run_id: str,
@@ -163,6 +191,8 @@ def _make_export_if_good_enough(with_steps: Steps):  # type: ignore[no-untyped-d
         is_good_enough: bool,
         model_name: str,
         bucket: str,
+        aliases: list[str],
+        keep: int,
     ) -> None:
         """Exports a model if it is good enough.
 
@@ -173,15 +203,21 @@ def _make_export_if_good_enough(with_steps: Steps):  # type: ignore[no-untyped-d
             is_good_enough: Whether the evaluation found the model good enough.
             model_name: Name of the exported model. Example: "digits".
             bucket: Bucket to export to, with an optional prefix. Example: "models".
+            aliases: Names that move to the exported version. Example: ["production"].
+            keep: Number of the newest complete versions to keep, 0 for all. Example: 5.
         """
         with dsl.If(is_good_enough == True, name="good-enough"):  # noqa: E712  (kfp compiles the comparison)
-            with_steps.export_model(
+            exported = with_steps.export_model(
                 model_uri=model_uri,
                 mlflow_run_id=mlflow_run_id,
                 metrics=metrics,
                 model_name=model_name,
                 bucket=bucket,
+                aliases=aliases,
+                keep=keep,
             )
+            if deploy:
+                deploy(exported.outputs["uri"])
 
     return export_if_good_enough
 

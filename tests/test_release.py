@@ -118,6 +118,7 @@ def test_two_builds_of_a_commit_are_equal(repository, tmp_path, monkeypatch):
         "predict",
         "prepare_data",
         "train",
+        "train_and_deploy",
         "train_and_export",
     )
     wheel = f"kfp_distributed-{VERSION}-py3-none-any.whl"

@@ -20,7 +20,7 @@ def deploy_model(
     timeout_minutes: int = 15,
     runner: str = "auto",
 ) -> NamedTuple("Deployed", [("url", str), ("version", int)]):  # type: ignore[valid-type]
-    """Serves an exported version with KServe, and waits until it is ready.
+    """Serves an exported version with KServe, or on this machine in a local run, and waits until it is ready.
 
     Creates an InferenceService, or changes the one that an earlier deployment has created. Exactly this version is
     served. If it does not become ready, the step fails with the reason, and the previous version serves again; a first
@@ -41,13 +41,15 @@ def deploy_model(
         canary_percent: Percentage of the requests that the new version gets, from 1 to 100; the previous version gets
             the others. Less than 100 needs KServe's mode Knative. Default: 100.
         timeout_minutes: Minutes until the version must be ready, from 1 to 1440. Default: 15.
-        runner: Where the model is served. Allowed values: "auto" and "kubernetes", which mean the same. Default:
-            "auto".
+        runner: Where the model is served. Allowed values: "kubernetes" (with KServe), "local" (by a process of
+            `local_run` until it ends; of the settings only `name` and `timeout_minutes` count) and "auto" (with KServe
+            where there is a cluster, else by a process). Default: "auto".
 
     Returns:
-        deployment: JSON file with the name, the namespace, the address, the version, the format, the mode of KServe
-            and the percentage.
-        url: Address of the model server within the cluster. Example: "http://digits-predictor.team".
+        deployment: JSON file with the name, the namespace, the address, the version, the format, the mode ("Standard"
+            and "Knative" of KServe, or "local") and the percentage.
+        url: Address of the model server, on a cluster within it. Examples: "http://digits-predictor.team",
+            "http://127.0.0.1:41523".
         version: Number of the version that is served.
 
     Raises:

@@ -8,8 +8,6 @@ from kfp_distributed.components.train.describe.kinds import CPUS, DNS_NAME, MEMO
 LARGEST_NAME = 53
 """KServe calls the Service of a predictor NAME-predictor, and the name of a Service has at most 63 characters."""
 
-_RUNNERS = ("auto", "kubernetes")
-
 
 class DeploymentRequest(NamedTuple):
     """What to deploy, beside the model.
@@ -51,18 +49,12 @@ def parse_request(
     max_replicas: int = 0,
     canary_percent: int = 100,
     timeout_minutes: int = 15,
-    runner: str = "auto",
 ) -> DeploymentRequest:
     """Check the parameters of the component.
 
     Raises:
         ValueError: A parameter is not allowed. The message has its name, its value and what is allowed.
     """
-    if runner == "local":
-        raise ValueError(
-            "runner='local' is not supported by deploy_model, which needs a cluster with KServe: give 'auto'"
-        )
-    _require(runner in _RUNNERS, "runner", runner, " or ".join(map(repr, _RUNNERS)))
     _require(
         len(name) <= LARGEST_NAME and bool(re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", name)),
         "name",

@@ -9,24 +9,28 @@ from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.components.artifacts import Artifact
 from kfp_distributed.components.deploy_model.deployment import Deployment, DeploymentFailed
-from kfp_distributed.components.deploy_model.deployment_request import parse_request
-from kfp_distributed.components.deploy_model.exported_version import find_version
+from kfp_distributed.components.deploy_model.deployment_request import DeploymentRequest, parse_request
+from kfp_distributed.components.deploy_model.exported_version import ExportedVersion, find_version
 from kfp_distributed.components.deploy_model.inference_service import RUN_ANNOTATION, TASK_ANNOTATION, is_standard
+from kfp_distributed.components.deploy_model.local_deployment import NotServed, check_local, deploy_locally
 from kfp_distributed.components.deploy_model.service_checks import check_kserve
+from kfp_distributed.components.model_versions.aliases import resolve
+from kfp_distributed.components.train.run.runners.choose import kind_of_runner
 from kfp_distributed.components.train.tell.log_format import log
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.placeholders import refuse_placeholders
+from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.task_folder import parse_task_folder
 
 
 class DeployedModel(NamedTuple):
-    """Address of the model server within the cluster, and number of the version that it serves."""
+    """Address of the model server, and number of the version that it serves."""
 
     url: str
     version: int
 
 
-def run_step(*, deployment: Artifact, model_uri: str, **parameters: Any) -> DeployedModel:  # noqa: ANN401  (checked by parse_request)
+def run_step(*, deployment: Artifact, model_uri: str, runner: str = "auto", **parameters: Any) -> DeployedModel:  # noqa: ANN401  (checked by parse_request)
     """Deploy a version. The parameters are those of the component.
 
     Raises:
@@ -34,28 +38,42 @@ def run_step(*, deployment: Artifact, model_uri: str, **parameters: Any) -> Depl
             error nowhere else.
     """
     try:
-        refuse_placeholders({"model_uri": model_uri, **parameters})
+        refuse_placeholders({"model_uri": model_uri, "runner": runner, **parameters})
         request = parse_request(**parameters)
-        version, store = find_version(model_uri)
-        api = connect(request.namespace)
-        check_kserve(api)
-        deployed = Deployment(api, store, request, version, _source(deployment.uri), log).run()
-    except (ValueError, OSError, StorageError, ClusterError, DeploymentFailed) as error:
+        is_local = kind_of_runner(runner) == "local"
+        if is_local:
+            check_local(request)
+        address = resolve(model_uri)  # Once, because an alias may move.
+        version, store = find_version(address)
+        if is_local:
+            place = {"namespace": "", "url": deploy_locally(request, address), "mode": "local"}
+        else:
+            place = _deploy(request, version, store, _source(deployment.uri))
+    except (ValueError, OSError, StorageError, ClusterError, DeploymentFailed, NotServed) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None
     record = {
         "name": request.name,
-        "namespace": api.namespace,
-        "url": deployed.url,
+        **place,
         "model_uri": version.uri,
         "version": version.number,
         "format": version.model_format,
-        "mode": "Standard" if is_standard(deployed.service) else "Knative",
         "canary_percent": request.canary_percent,
     }
     Path(deployment.path).write_text(json.dumps(record, indent=1), encoding="utf-8")
     deployment.metadata.update(record)
-    log("INFO", f"{version.uri} is ready at {deployed.url}")
-    return DeployedModel(deployed.url, deployed.version)
+    log("INFO", f"{version.uri} is ready at {place['url']}")
+    return DeployedModel(place["url"], version.number)
+
+
+def _deploy(
+    request: DeploymentRequest, version: ExportedVersion, store: Store, source: dict[str, str]
+) -> dict[str, str]:
+    """Deploy a version with KServe; return where it is served."""
+    api = connect(request.namespace)
+    check_kserve(api)
+    deployed = Deployment(api, store, request, version, source, log).run()
+    mode = "Standard" if is_standard(deployed.service) else "Knative"
+    return {"namespace": api.namespace, "url": deployed.url, "mode": mode}
 
 
 def _source(output_uri: str) -> dict[str, str]:

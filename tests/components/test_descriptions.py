@@ -16,6 +16,7 @@ NAMES = [
     "predict",
     "deploy_model",
     "train_and_export",
+    "train_and_deploy",
 ]
 STEPS = {
     "comp-prepare-data",
@@ -23,6 +24,7 @@ STEPS = {
     "comp-evaluate",
     "comp-export-model",
     "comp-export-if-good-enough",
+    "comp-deploy-if-good-enough",
     "comp-fingerprint-source",
 }
 

@@ -22,6 +22,7 @@ NAMES = [
     "predict",
     "deploy_model",
     "train_and_export",
+    "train_and_deploy",
 ]
 DELIVERIES = {
     "namespace": Delivery.namespace(),

@@ -186,8 +186,6 @@ def test_mode(service, mode):
         ({"min_replicas": 3, "max_replicas": 2}, "max_replicas=2 is not allowed: give 0 for KServe's default, or at"),
         ({"canary_percent": 0}, "canary_percent=0 is not allowed: give 1 to 100"),
         ({"timeout_minutes": 0}, "timeout_minutes=0 is not allowed"),
-        ({"runner": "local"}, "runner='local' is not supported by deploy_model"),
-        ({"runner": "docker"}, "runner='docker' is not allowed: give 'auto' or 'kubernetes'"),
     ],
 )
 def test_refused_parameters(parameters, message):

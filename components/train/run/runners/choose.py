@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.cluster_api.configuration import connect
@@ -33,6 +33,22 @@ TOKEN_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 """The file with the token of this pod's service account. It exists only in pods that mount such a token."""
 
 
+def kind_of_runner(name: str) -> Literal["kubernetes", "local"]:
+    """Return whether a step uses a cluster or this machine.
+
+    Args:
+        name: "local", "kubernetes" or "auto". "auto" means "kubernetes" in a pod and if KUBECONFIG is set. The file
+            ~/.kube/config alone does not count: people who have it for other purposes do not expect jobs there. The
+            environment variable KFP_DISTRIBUTED_RUNNER, which local_run sets, overrides "auto".
+
+    Raises:
+        ValueError: The runner is unknown or not available here.
+    """
+    name = _checked(name)
+    has_cluster = TOKEN_FILE.exists() or os.environ.get("KUBECONFIG")
+    return "kubernetes" if name == "kubernetes" or (name == "auto" and has_cluster) else "local"
+
+
 def choose_runner(
     name: str,
     log: Log,
@@ -44,9 +60,7 @@ def choose_runner(
     """Return the runner of a step that starts replicas.
 
     Args:
-        name: "local", "kubernetes" or "auto". "auto" means "kubernetes" in a pod and if KUBECONFIG is set. The file
-            ~/.kube/config alone does not count: people who have it for other purposes do not expect jobs there. The
-            environment variable KFP_DISTRIBUTED_RUNNER, which local_run sets, overrides "auto".
+        name: As of `kind_of_runner`.
         log: Receives lines of the step's log about what the runner does itself.
         model_uri: Folder of an output of the step, which determines the object store.
         secret: Name of the Secret of another cluster to run the replicas on. Default: "", the step's own cluster.
@@ -57,6 +71,19 @@ def choose_runner(
         ValueError: The runner is unknown or not available here, the Secret is wrong, or `task_config` is invalid.
         ClusterError: The API server does not answer.
     """
+    name = _checked(name)
+    if secret and name == "local":
+        raise ValueError(
+            f"runner = 'local' cannot be combined with cluster_configuration_secret = {secret!r}; remove one of the two"
+        )
+    if secret or kind_of_runner(name) == "kubernetes":
+        warn_of_missing(model_uri, task_config, log)
+        return kubernetes_runner(connect(), model_uri, log, secret, task_config, packages)
+    return LocalRunner()
+
+
+def _checked(name: str) -> str:
+    """Return "auto", "kubernetes" or "local", after the environment has overridden "auto"."""
     if name == "auto":
         name = os.environ.get(RUNNER_VARIABLE, name)
     if name not in ("auto", "local", "kubernetes"):
@@ -66,15 +93,7 @@ def choose_runner(
             "runner = 'kubernetes': pods cannot reach the object store of this run; use "
             "local_run(embedded_store=False) and an object store that they can reach"
         )
-    if secret and name == "local":
-        raise ValueError(
-            f"runner = 'local' cannot be combined with cluster_configuration_secret = {secret!r}; remove one of the two"
-        )
-    has_cluster = TOKEN_FILE.exists() or os.environ.get("KUBECONFIG")
-    if name == "kubernetes" or secret or (name == "auto" and has_cluster):
-        warn_of_missing(model_uri, task_config, log)
-        return kubernetes_runner(connect(), model_uri, log, secret, task_config, packages)
-    return LocalRunner()
+    return name
 
 
 def warn_of_missing(model_uri: str, task_config: Mapping[str, Any] | None, log: Log) -> None:

@@ -1,0 +1,129 @@
+"""The model servers of a local run. The run owns their processes, because they serve longer than the steps run."""
+
+import json
+import re
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from socketserver import StreamRequestHandler, ThreadingUnixStreamServer
+from typing import NamedTuple
+
+from kfp_distributed.processes.group import ProcessGroup
+
+_ANNOUNCEMENT = re.compile(r"^serving \S+ \d+ at (http://[^/\s]+)", re.MULTILINE)
+"""The line that `kfp-distributed serve` prints when its port listens."""
+
+_SHOWN_LINES = 10
+
+
+class ServerFailed(Exception):
+    """A model server does not answer. The message has the reason and the last lines of its output."""
+
+
+class _Server(NamedTuple):
+    """A model server: its name in the group of processes, its process, its model and its address."""
+
+    child: str
+    process: subprocess.Popen[bytes]
+    uri: str
+    url: str
+
+
+class LocalServers(ThreadingUnixStreamServer):
+    """Starts a model server for each name that a step requests.
+
+    A step sends one line of JSON with `name`, `uri` and `timeout_seconds`, and gets one with `url` or `error`.
+
+    Args:
+        socket_path: Path of the Unix socket. Only users who may enter its folder can send requests.
+        group: Process group of the model servers, which ends them.
+        logs: Folder for the output of each server.
+
+    Raises:
+        OSError: The path is longer than a Unix socket allows, 103 to 107 bytes.
+    """
+
+    daemon_threads = True  # A request in progress does not hold the end of the run.
+
+    def __init__(self, socket_path: Path, group: ProcessGroup, logs: Path) -> None:
+        self._group, self._logs = group, logs
+        self._servers: dict[str, _Server] = {}
+        self._started = 0
+        self._lock = threading.Lock()
+        super().__init__(str(socket_path), _Handler)
+
+    def serve_model(self, name: str, uri: str, timeout_seconds: float, step: socket.socket) -> str:
+        """Serve a model, and return the address of its server when it answers. Then end the previous server.
+
+        Args:
+            name: Name of the model in URLs.
+            uri: Address of the model.
+            timeout_seconds: Seconds until the server must answer.
+            step: Connection of the step, which closes it when it ends.
+
+        Raises:
+            ServerFailed: The server has ended or does not answer in time, or the step has ended. A previous server of
+                this name serves on.
+        """
+        with self._lock:
+            self._started += 1
+            child = f"{name}-{self._started}"
+            current = self._servers.get(name)
+        if current and current.uri == uri and current.process.poll() is None:
+            return current.url
+        self._logs.mkdir(exist_ok=True)
+        log = self._logs / f"{child}.log"
+        with log.open("wb") as output:
+            program = [sys.executable, "-m", "kfp_distributed.cli.main", "serve", uri, "--name", name, "--port", "0"]
+            process = self._group.start(child, program, stdout=output)
+        try:
+            url = _wait_for_address(process, log, timeout_seconds, step)
+        except BaseException:
+            self._group.stop([child])
+            raise
+        with self._lock:
+            previous = self._servers.get(name)
+            self._servers[name] = _Server(child, process, uri, url)
+        if previous:
+            self._group.stop([previous.child])
+        return url
+
+
+class _Handler(StreamRequestHandler):
+    """Answers the request of a step."""
+
+    server: LocalServers
+
+    def handle(self) -> None:
+        request = json.loads(self.rfile.readline())
+        try:
+            answer = {"url": self.server.serve_model(**request, step=self.connection)}
+        except (ServerFailed, OSError, RuntimeError) as error:
+            answer = {"error": str(error)}
+        with suppress(OSError):  # The step has ended.
+            self.wfile.write(json.dumps(answer).encode() + b"\n")
+
+
+def _wait_for_address(process: subprocess.Popen[bytes], log: Path, timeout_seconds: float, step: socket.socket) -> str:
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        has_ended = process.poll() is not None
+        output = log.read_text(encoding="utf-8", errors="replace")
+        lines = "\n".join(output.splitlines()[-_SHOWN_LINES:])
+        if has_ended:
+            raise ServerFailed(
+                f"the model server ended with exit code {process.returncode}. Its output ends with:\n{lines}"
+            )
+        if announcement := _ANNOUNCEMENT.search(output):
+            return announcement[1]
+        if time.monotonic() > deadline:
+            raise ServerFailed(
+                f"the model server does not answer after {timeout_seconds:g} s. Its output ends with:\n{lines}"
+            )
+        if select.select([step], [], [], 0.05)[0]:
+            raise ServerFailed("the step has ended")
