@@ -52,7 +52,8 @@ processor time includes them.
   same store. It also computes the SHA-256 of each file.
 - *s5cmd*: `s5cmd cp`, with its defaults.
 - *rclone*: `rclone copy` with 16 transfers and 8 parts at the same time, which are faster here than its defaults.
-- *obstore*: uploads by the Rust library `object_store`, 8 at the same time. Python computes the SHA-256 of each file.
+- *obstore*: uploads by the Rust library `object_store`, as many at the same time as kfp-distributed. Python computes
+  the SHA-256 of each file.
 - *Bytes*: those that pass through the connections of kfp-distributed in both directions, headers included.
 
 The goal is to be at least as fast as the better of s5cmd and rclone.

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-_PARALLEL = 8
-"""Transfers at the same time, as in kfp_distributed.storage."""
+_PARALLEL, _PARTS = 64, 8
+"""Files and parts of a file that are sent at the same time, as in kfp_distributed.storage."""
 
 
 class _CountedSocket(socket.socket):
@@ -52,7 +52,7 @@ def copy(source: str, target: str) -> None:
     origin, store = open_store(f"s3://{source}"), open_store(f"s3://{target}")
     states = origin.states()
     with ThreadPoolExecutor(_PARALLEL) as pool:
-        list(pool.map(lambda state: store.copy(origin, state.key, state.key, state.etag), states))
+        list(pool.map(lambda state: store.copy(origin, state.key, state.key, state.etag, state.size), states))
 
 
 def obstore(source: str, target: str) -> None:
@@ -67,7 +67,7 @@ def obstore(source: str, target: str) -> None:
             if file.stat().st_size > 2**23:
                 with file.open("rb") as stream:
                     await asyncio.to_thread(hashlib.file_digest, stream, "sha256")
-                await store.put_async(key, file, chunk_size=2**23, max_concurrency=_PARALLEL)
+                await store.put_async(key, file, chunk_size=2**23, max_concurrency=_PARTS)
             else:
                 hashlib.sha256(data := file.read_bytes())
                 await store.put_async(key, data, use_multipart=False)

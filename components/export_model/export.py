@@ -45,7 +45,7 @@ from kfp_distributed.storage.files import FileEntry
 from kfp_distributed.storage.model_format import SERVED_FILES
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.placeholders import refuse_placeholders
-from kfp_distributed.storage.store import PARALLEL_TRANSFERS, Store
+from kfp_distributed.storage.store import PARALLEL_REQUESTS, PARALLEL_TRANSFERS, Store
 from kfp_distributed.storage.task_folder import parse_task_folder
 from kfp_distributed.storage.uri import join_uri
 
@@ -212,10 +212,12 @@ def publish(store: Store, claim: Claim, source: ModelSource, description: Mappin
         prefix = f"{claim.folder}files/"
         files = _upload(store, claim, source, prefix)
 
+    sizes = {entry.path: entry.size for entry in files}
+
     def copy(path: str) -> None:
         claim.keep_alive(store)  # The previous copy moved bytes.
         etag = source.states[path].etag if origin is source.store else ""
-        store.copy(origin, prefix + path, claim.target + path, etag)
+        store.copy(origin, prefix + path, claim.target + path, etag, sizes[path])
 
     manifest = {
         "model_name": claim.model_name,
@@ -226,7 +228,7 @@ def publish(store: Store, claim: Claim, source: ModelSource, description: Mappin
     }
     text = json.dumps(manifest, indent=1)
     paths = [entry.path for entry in files]
-    with ThreadPoolExecutor(PARALLEL_TRANSFERS) as pool:
+    with ThreadPoolExecutor(PARALLEL_REQUESTS) as pool:
         list(pool.map(copy, [path for path in paths if path not in SERVED_FILES]))
     source.check_unchanged()
     claim.keep_alive(store)
