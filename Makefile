@@ -9,7 +9,7 @@ PACKAGES := components trainers storage cluster_api processes library reports pi
 TYPED := $(PACKAGES) examples
 DISTRIBUTION ?= {"distribution_type":"TF","number_of_workers":3,"number_of_parameter_servers":0}
 
-.PHONY: demo test environments test-cluster test-cluster-mpi lint types specs bench bench-ways bench-logs bench-overview bench-tables bench-large bench-checkpoints bench-feeding
+.PHONY: demo test environments test-cluster test-cluster-mpi lint types specs bench bench-ways bench-logs bench-overview bench-tables bench-large bench-checkpoints bench-feeding bench-export
 .PHONY: bench-cluster bench-generations soak cluster-named images image-name docs docs-serve screenshots release clean
 
 # BUILD is the command that builds an image, without the name at its end. FIND succeeds if an image of the name that is
@@ -111,6 +111,10 @@ bench-checkpoints: $(STAMP)  ## measures the pause of a checkpoint of 2 GB; prin
 
 bench-feeding: $(STAMP) environments  ## measures how fast trainers read rows; prints the results and writes benchmarks/feeding.md
 	$(BIN)/python benchmarks/feeding.py
+
+# The object store is that of AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a local one.
+bench-export: $(STAMP)  ## measures uploads and copies of models beside s5cmd and rclone; prints the results and writes benchmarks/export.md
+	$(BIN)/python benchmarks/export.py
 
 bench-logs: $(STAMP)  ## measures the logs of up to 1,000 replicas; prints the results and writes benchmarks/logs.md
 	$(BIN)/python benchmarks/logs.py

@@ -29,6 +29,7 @@ Other measurements:
 - [tables.md](tables.md): `prepare_data` with 2 million rows, beside pyarrow and scikit-learn;
 - [feeding.md](feeding.md): how fast trainers read rows, beside other ways to read the same rows;
 - [checkpoint_pause.md](checkpoint_pause.md): how long a checkpoint of 2 GB stops the training;
+- [export.md](export.md): uploads and copies of models, beside s5cmd and rclone;
 - [overview.md](overview.md): the time in which `prepare_data` draws its overview;
 - [soak.md](soak.md): small trainings with random faults.
 

@@ -7,11 +7,11 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from threading import BoundedSemaphore
-from typing import Any, BinaryIO
+from typing import BinaryIO
 from xml.etree.ElementTree import ParseError
 
 import certifi
@@ -19,16 +19,16 @@ from minio import Minio
 from minio.datatypes import Object
 from minio.deleteobjects import DeleteObject
 from minio.error import MinioException
-from urllib3 import BaseHTTPResponse, PoolManager, Retry, Timeout
+from urllib3 import BaseHTTPResponse, Retry, Timeout
 from urllib3.exceptions import HTTPError, NewConnectionError, ProtocolError, SSLError, TimeoutError
 
-from kfp_distributed.storage.answers import note_answer
+from kfp_distributed.storage.answers import TRANSIENT_STATUS, ObservedPool
 from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.errors import KeyNotFound, StorageError, StoreAway
 from kfp_distributed.storage.files import FileEntry, OnBytes, hash_stream, ignore_bytes, read_exactly
 from kfp_distributed.storage.multipart import PartsUpload, abort_uploads, etags_of_content, part_bytes
 from kfp_distributed.storage.server_copy import ObjectReplaced, copy_on_server
-from kfp_distributed.storage.store import BYTES, PARALLEL_TRANSFERS, Entry, ObjectRange, Store
+from kfp_distributed.storage.store import BYTES, PARALLEL_REQUESTS, PARALLEL_TRANSFERS, Entry, ObjectRange, Store
 from kfp_distributed.storage.uri import parse_uri
 
 # Cause and advice by a pattern of the error's code or text. The first match counts.
@@ -60,9 +60,8 @@ CONNECT_SECONDS = 10.0
 """Timeout of a connection. It includes the TLS handshake, which takes a loaded gateway several seconds."""
 
 _UNKNOWN_REGION = "the bucket's region"
-# Statuses after which a request is retried. Not only the store sends them: a gateway or a service mesh answers with one
-# of them for a store that it does not reach.
-_TRANSIENT_STATUS = (429, 500, 502, 503, 504)
+# An upload of a small object may take the memory for it, and a copy the time, without a slot (see S3Store).
+_SMALL_BYTES = 1 << 20
 # Between two attempts of `await_answer`.
 _PAUSE_SECONDS = 0.5
 
@@ -95,8 +94,11 @@ class S3Store(Store):
             untrusted certificate is not transient.
 
     Attributes:
-        slots: Limits the number of parts that all uploads together hold in memory.
+        slots: Limits the number of parts that all uploads together hold in memory, and of long copies: the server
+            answers a copy when it is done.
     """
+
+    parallel_uploads = PARALLEL_REQUESTS
 
     def __init__(self, uri: str, credentials: Credentials, retry_seconds: float = 60) -> None:
         location = parse_uri(uri)
@@ -108,16 +110,16 @@ class S3Store(Store):
             total=int(min(2 * retry_seconds, 5) + retry_seconds / 8),
             other=0,  # TLS errors.
             allowed_methods=None,
-            status_forcelist=_TRANSIENT_STATUS,
+            status_forcelist=TRANSIENT_STATUS,
             backoff_factor=0.2,
             backoff_max=8,
             backoff_jitter=0.5,
             respect_retry_after_header=False,
         )
-        self._pool = _ObservedPool(
+        self._pool = ObservedPool(
             self.endpoint,
             retries=retries,
-            maxsize=PARALLEL_TRANSFERS,
+            maxsize=PARALLEL_REQUESTS,
             # The read timeout is the longest time without data. A server-side copy sends none until it is done.
             timeout=Timeout(connect=CONNECT_SECONDS, read=min(60, 10 + 2 * retry_seconds)),
             ca_certs=credentials.ca_bundle or certifi.where(),
@@ -208,13 +210,14 @@ class S3Store(Store):
         """See Store."""
         return isinstance(source, S3Store) and source.credentials == self.credentials
 
-    def copy(self, source: Store, source_key: str, key: str, etag: str = "") -> None:
+    def copy(self, source: Store, source_key: str, key: str, etag: str = "", size: int = -1) -> None:
         """See Store."""
         if not self.copies_from(source):
             return super().copy(source, source_key, key, etag)
+        origin = source.bucket, source._key(source_key)
         try:
-            with self._errors(key):
-                copy_on_server(self.client, source.bucket, source._key(source_key), self.bucket, self._key(key), etag)
+            with self._errors(key), self._slot(size):
+                copy_on_server(self.client, *origin, self.bucket, self._key(key), etag, size)
         except KeyNotFound as error:
             raise source._error(source_key, error.cause, KeyNotFound) from None
         except ObjectReplaced:
@@ -290,11 +293,15 @@ class S3Store(Store):
         source.seek(0)
         if size > part_bytes(size):
             return self._write_parts(key, source, size, content_type, on_bytes)
-        with self._errors(key):
+        with self._errors(key), self._slot(size):
             data = source.read(size)
             self.client.put_object(self.bucket, self._key(key), BytesIO(data), len(data), content_type)
         on_bytes(len(data))
         return FileEntry(key, len(data), hashlib.sha256(data).hexdigest())
+
+    def _slot(self, size: int) -> AbstractContextManager[object]:
+        """Return a slot for a request with an object of a size; nothing to wait for if it is known to be small."""
+        return nullcontext() if 0 <= size <= _SMALL_BYTES else self.slots
 
     def _write_parts(self, key: str, source: BinaryIO, size: int, content_type: str, on_bytes: OnBytes) -> FileEntry:
         """Write an object as `write_from` does, by a multipart upload. Each part is retried by itself."""
@@ -336,21 +343,6 @@ class S3Store(Store):
             cause = _explain(error, self._asks_for_region)
             kind = StoreAway if _is_transient(error) else StorageError
             raise self._error(key, cause, KeyNotFound if "NoSuchKey" in cause else kind) from None
-
-
-class _ObservedPool(PoolManager):
-    """A pool of connections that notes each answer of the store: any status but the transient ones."""
-
-    def __init__(self, endpoint: str, **settings: Any) -> None:  # noqa: ANN401
-        super().__init__(**settings)
-        self._endpoint = endpoint
-
-    def urlopen(self, method: str, url: str, redirect: bool = True, **settings: Any) -> BaseHTTPResponse:  # type: ignore[override]  # noqa: ANN401
-        """Send a request, as PoolManager does."""
-        response = super().urlopen(method, url, redirect, **settings)
-        if response.status not in _TRANSIENT_STATUS:
-            note_answer(self._endpoint)
-        return response
 
 
 def _object_size(response: BaseHTTPResponse, offset: int, length: int) -> int:

@@ -24,8 +24,11 @@ from kfp_distributed.storage.files import (
     unfinished_file,
 )
 
-# Concurrent file transfers. More were not faster against one server. Each needs memory for one part (s3.py).
 PARALLEL_TRANSFERS = 8
+"""Concurrent transfers of large files. More were not faster against one server. Each needs memory for one part."""
+
+PARALLEL_REQUESTS = 64
+"""Concurrent uploads of small files and copies inside a server. They mostly wait for the server."""
 
 BYTES = "application/octet-stream"
 """The default content type of an object."""
@@ -66,6 +69,7 @@ class Store(Protocol):
     root: Path | str
     endpoint: str = ""
     bucket: str = ""
+    parallel_uploads = PARALLEL_TRANSFERS
 
     def list(self, prefix: str = "") -> list[Entry]:
         """Return all objects whose key starts with `prefix`, sorted by key. The prefix need not be a folder."""
@@ -249,7 +253,7 @@ class Store(Protocol):
         """Return whether the server copies objects of another store to this one by itself."""
         return False
 
-    def copy(self, source: Store, source_key: str, key: str, etag: str = "") -> None:
+    def copy(self, source: Store, source_key: str, key: str, etag: str = "", size: int = -1) -> None:
         """Copy an object of any store to this store. The server copies it if `copies_from(source)`.
 
         Args:
@@ -257,6 +261,7 @@ class Store(Protocol):
             source_key: Key of the object.
             key: Key of the copy.
             etag: ETag that the object must have if the server copies it. Some servers ignore it. Default: not checked.
+            size: Size of the object in bytes, if it is known. Default: the server is asked for it.
 
         Raises:
             ChecksumMismatch: The object has another ETag: it was replaced.
@@ -295,6 +300,7 @@ class Store(Protocol):
         return _in_parallel(
             lambda path: (transfer or self.upload)(Path(folder, path), posixpath.join(prefix, path), on_bytes),
             storable_files(folder, on_unsupported),
+            self.parallel_uploads,
         )
 
     def download_folder(
@@ -338,6 +344,8 @@ class Store(Protocol):
         )
 
 
-def _in_parallel(transfer: Callable[[str], FileEntry], paths: Sequence[str]) -> tuple[FileEntry, ...]:
-    with ThreadPoolExecutor(PARALLEL_TRANSFERS) as pool:
+def _in_parallel(
+    transfer: Callable[[str], FileEntry], paths: Sequence[str], threads: int = PARALLEL_TRANSFERS
+) -> tuple[FileEntry, ...]:
+    with ThreadPoolExecutor(threads) as pool:
         return tuple(replace(entry, path=path) for path, entry in zip(paths, pool.map(transfer, paths), strict=True))

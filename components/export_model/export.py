@@ -47,7 +47,7 @@ from kfp_distributed.storage.model import MODEL_MANIFEST
 from kfp_distributed.storage.model_format import SERVED_FILES
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.placeholders import refuse_placeholders
-from kfp_distributed.storage.store import PARALLEL_TRANSFERS, Store
+from kfp_distributed.storage.store import PARALLEL_REQUESTS, PARALLEL_TRANSFERS, Store
 from kfp_distributed.storage.task_folder import parse_task_folder
 from kfp_distributed.storage.uri import join_uri
 
@@ -216,11 +216,12 @@ def publish(store: Store, claim: Claim, source: ModelSource, description: Mappin
     paths = [entry.path for entry in files]
     if source.manifest:
         files = tuple(sorted((*files, hash_stream(BytesIO(source.manifest), MODEL_MANIFEST))))
+    sizes = {entry.path: entry.size for entry in files}
 
     def copy(path: str) -> None:
         claim.keep_alive(store)  # The previous copy moved bytes.
         etag = source.states[path].etag if origin is source.store else ""
-        store.copy(origin, prefix + path, claim.target + path, etag)
+        store.copy(origin, prefix + path, claim.target + path, etag, sizes[path])
 
     manifest = {
         "model_name": claim.model_name,
@@ -230,7 +231,7 @@ def publish(store: Store, claim: Claim, source: ModelSource, description: Mappin
         "files": [asdict(entry) for entry in files],
     }
     text = json.dumps(manifest, indent=1)
-    with ThreadPoolExecutor(PARALLEL_TRANSFERS) as pool:
+    with ThreadPoolExecutor(PARALLEL_REQUESTS) as pool:
         list(pool.map(copy, [path for path in paths if path not in SERVED_FILES]))
     source.check_unchanged()
     claim.keep_alive(store)

@@ -30,7 +30,7 @@ def slow_server(bucket, clock, monkeypatch):
 
 
 def one_at_a_time(monkeypatch):
-    monkeypatch.setattr("kfp_distributed.storage.store.PARALLEL_TRANSFERS", 1)
+    monkeypatch.setattr(S3Store, "parallel_uploads", 1)
 
 
 def test_an_upload_of_many_hours_succeeds(slow_server, clock, make_model, export, bucket, monkeypatch):

@@ -305,12 +305,12 @@ def test_file_that_shrinks_during_the_upload_is_not_stored(store, proxy, tmp_pat
 
 
 def test_failed_file_ends_the_upload_of_its_folder(store, proxy, tmp_path):
-    fill(tmp_path / "model", {f"file-{index:02}": b"x" for index in range(50)})
-    proxy.faults = [Fault("file-03", status=403)]
-    with pytest.raises(StorageError, match="file-03"):
+    fill(tmp_path / "model", {f"file-{index:03}": b"x" for index in range(400)})
+    proxy.faults = [Fault("file-003", status=403)]
+    with pytest.raises(StorageError, match="file-003"):
         store.upload_folder(tmp_path / "model")
     # No further upload starts after the failure.
-    assert "file-49" not in "".join(proxy.requests)
+    assert "file-399" not in "".join(proxy.requests)
 
 
 def test_damaged_response_is_detected(store, proxy, tmp_path):

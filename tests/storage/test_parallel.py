@@ -1,0 +1,72 @@
+"""How many requests are in progress at the same time."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from faulty_proxy import Fault
+from store_contract import fill
+
+from kfp_distributed.storage import StorageError
+from kfp_distributed.storage.store import PARALLEL_REQUESTS, PARALLEL_TRANSFERS
+
+MIB = 1 << 20
+FILES = 3 * PARALLEL_TRANSFERS
+
+
+@pytest.fixture
+def most(proxy):
+    """A function that returns the largest number of PUT requests that were in progress at the same time."""
+    numbers, lock, running = [0], threading.Lock(), [0]
+
+    def note():
+        with lock:
+            running[0] += 1
+            numbers.append(running[0])
+        time.sleep(0.1)
+        with lock:
+            running[0] -= 1
+
+    proxy.faults = [Fault("PUT", times=10**6, before=note)]
+    return lambda: max(numbers)
+
+
+def test_small_files_are_sent_at_the_same_time(store, proxy, tmp_path):
+    fill(tmp_path / "model", {f"{index:03}": b"x" for index in range(PARALLEL_REQUESTS)})
+    barrier = threading.Barrier(PARALLEL_REQUESTS, timeout=30)
+    proxy.faults = [Fault("PUT", times=PARALLEL_REQUESTS, before=barrier.wait)]
+    store.upload_folder(tmp_path / "model")
+    assert len(store.list()) == PARALLEL_REQUESTS
+
+
+def test_larger_files_take_turns_because_each_is_held_in_memory(store, most, tmp_path):
+    fill(tmp_path / "model", {f"{index:03}": bytes(2 * MIB) for index in range(FILES)})
+    store.upload_folder(tmp_path / "model")
+    assert most() == PARALLEL_TRANSFERS
+
+
+@pytest.mark.parametrize("size", [2 * MIB, -1], ids=["large", "of unknown size"])
+def test_copies_that_may_take_long_take_turns(store, most, size):
+    """The server answers when a copy is done, and a request waits for an answer only so long."""
+    store.write("object", b"x")
+    with ThreadPoolExecutor(FILES) as pool:
+        list(pool.map(lambda index: store.copy(store, "object", f"copy-{index}", size=size), range(FILES)))
+    assert most() == PARALLEL_TRANSFERS
+
+
+def test_an_object_of_known_size_is_copied_by_one_request(store, proxy):
+    store.write("object", b"data")
+    proxy.requests.clear()
+    store.copy(store, "object", "copy", size=4)
+    assert [request.split()[0] for request in proxy.requests] == ["PUT"]
+    assert store.read("copy") == b"data"
+
+
+def test_a_copy_that_fails_after_its_status_was_sent_is_an_error(store, proxy):
+    """S3 sends the status 200 before it copies, and an error in the body of the answer."""
+    store.write("object", b"data")
+    body = b"<Error><Code>InternalError</Code><Message>try again</Message></Error>"
+    proxy.faults = [Fault("PUT", change=lambda _: body)]
+    with pytest.raises(StorageError, match="InternalError"):
+        store.copy(store, "object", "copy", size=4)
