@@ -69,7 +69,7 @@ class Store(Protocol):
     root: Path | str
     endpoint: str = ""
     bucket: str = ""
-    parallel_uploads = PARALLEL_TRANSFERS
+    parallel_uploads: int = PARALLEL_TRANSFERS
 
     def list(self, prefix: str = "") -> list[Entry]:
         """Return all objects whose key starts with `prefix`, sorted by key. The prefix need not be a folder."""
