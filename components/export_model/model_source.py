@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 from kfp_distributed.components.model_versions.versions import EXPORT_MANIFEST
@@ -13,12 +12,10 @@ from kfp_distributed.storage.files import FileEntry
 from kfp_distributed.storage.model import (
     MODEL_MANIFEST,
     ModelIncomplete,
-    ModelManifest,
-    check_format,
     read_model_folder,
     verify_model,
+    verify_model_folder,
 )
-from kfp_distributed.storage.model_format import format_of
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.s3 import ObjectState, S3Store
 from kfp_distributed.storage.store import Store
@@ -96,7 +93,12 @@ def open_source(path: str, uri: str, target: Store) -> ModelSource:
         store = open_store(uri)
     except ValueError as error:
         raise ValueError(f"model_uri: {error}. Or pass model instead, which Kubeflow Pipelines downloads.") from None
-    return _read_objects(store) if isinstance(store, S3Store) else _read_folder(Path(store.root), uri)
+    if isinstance(store, S3Store):
+        return _read_objects(store)
+    folder = Path(store.root)
+    # Only an artifact may lack model.json: its step has ended.
+    verify_model_folder(folder)
+    return _read_folder(folder, uri)
 
 
 def _objects_of_artifact(folder: Path, uri: str, target: Store) -> ModelSource | None:
@@ -125,8 +127,6 @@ def _read_folder(folder: Path, uri: str) -> ModelSource:
 
 def _read_objects(store: S3Store) -> ModelSource:
     states = _states(store)
-    if states and MODEL_MANIFEST not in states:
-        return _read_undescribed(store, states)
     listing = _Listing(store, states, store.uri)
     model = verify_model(listing)
     _check_names([entry.path for entry in model.files], store.uri)
@@ -135,21 +135,6 @@ def _read_objects(store: S3Store) -> ModelSource:
     return ModelSource(
         store.uri, files, store=store, states={entry.path: listing.states[entry.path] for entry in files}
     )
-
-
-def _read_undescribed(store: S3Store, states: Mapping[str, ObjectState]) -> ModelSource:
-    """Return a model without model.json. Its objects are read once, for their SHA-256."""
-    paths = sorted(states)
-    _check_names(paths, store.uri)
-    check_format(store.uri, paths)
-    files = tuple(_hash(store, path) for path in paths)
-    manifest = ModelManifest(format_of(paths), files).to_json().encode()
-    return ModelSource(store.uri, files, store=store, states=states, manifest=manifest)
-
-
-def _hash(store: S3Store, path: str) -> FileEntry:
-    with TemporaryFile() as file:
-        return store.read_into(path, file)
 
 
 def _states(store: S3Store) -> dict[str, ObjectState]:

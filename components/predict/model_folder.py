@@ -3,22 +3,15 @@
 from pathlib import Path
 
 from kfp_distributed.library.address_secrets import without_secrets
-from kfp_distributed.storage.model import (
-    MODEL_MANIFEST,
-    ModelIncomplete,
-    ModelManifest,
-    check_format,
-    read_model_folder,
-    verify_model,
-)
+from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, verify_model
 from kfp_distributed.storage.opener import open_store
 
 
 def download_model(uri: str, folder: Path) -> ModelManifest:
-    """Download a model, and return its manifest, see `read_model_folder`.
+    """Download a model that `train` has saved or `export_model` has exported, and return its manifest.
 
     Args:
-        uri: Address of the folder of the model.
+        uri: Address of the folder with model.json. Without it, nothing tells that an upload has ended.
         folder: Folder for the files, which may not exist.
 
     Raises:
@@ -29,15 +22,12 @@ def download_model(uri: str, folder: Path) -> ModelManifest:
     """
     store = open_store(uri)
     try:
-        keys = [entry.key for entry in store.list()]
-        manifest = verify_model(store) if MODEL_MANIFEST in keys else None
-        if not manifest:
-            check_format(without_secrets(uri), keys)
+        manifest = verify_model(store)
     except ModelIncomplete as error:
         raise ModelIncomplete(
             f"model_uri {without_secrets(uri)}: {error}. Give the address of a model of train, or of an exported "
             "version such as s3://models/digits/3"
         ) from None
     print(f"downloading the model {without_secrets(uri)}", flush=True)
-    store.download_folder(folder, expected=manifest.files if manifest else None)
-    return manifest or read_model_folder(folder)
+    store.download_folder(folder, expected=manifest.files)
+    return manifest
