@@ -1,4 +1,4 @@
-"""Runs the pipeline `train_and_export` on this machine and shows its results, for `make demo`."""
+"""Runs the pipeline `train_and_deploy` on this machine and shows its results, for `make demo`."""
 
 import argparse
 import fcntl
@@ -11,6 +11,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO, cast
+from urllib.request import Request, urlopen
 
 from rich.console import Console
 
@@ -18,7 +19,9 @@ from kfp_distributed.components.train.describe.distributions import parse_distri
 from kfp_distributed.components.train.tell.step_log import SHOW_SAMPLES_VARIABLE
 from kfp_distributed.pipelines.local_run import LocalRun, local_run
 from kfp_distributed.pipelines.run_view import RunView
-from kfp_distributed.pipelines.train_and_export import DIGITS_DISTRIBUTION, train_and_export
+from kfp_distributed.pipelines.train_and_deploy import train_and_deploy
+from kfp_distributed.pipelines.train_and_export import DIGITS_DISTRIBUTION
+from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, read_batches
 from kfp_distributed.trainers.program import TRAINERS
 
 _NEXT = """make demo DISTRIBUTION='{"distribution_type":"TF","number_of_workers":2,"number_of_parameter_servers":2}'"""
@@ -68,27 +71,26 @@ def _run(options: argparse.Namespace, distribution_type: str, folder: Path, cons
                 before = set(run.artifacts.iterdir())
                 # The first trainer of this type. MPI and Job have two.
                 trainer = next(name for name, types in TRAINERS.items() if distribution_type in types)
-                train_and_export(
+                train_and_deploy(
                     distribution_specification=json.loads(options.distribution),
                     train_specification={"trainer": trainer},
                     train_parameters={"epochs": options.epochs},
                     runner="local",
                     checkpoint_uri="s3://checkpoints",
                 )
+                run_folder = next(path for path in run.artifacts.iterdir() if path not in before)
+                prediction = predict_row(run_folder)  # The server ends with the local run.
         except KeyboardInterrupt:
             return _report(console, "Stopped; nothing is left running.", [], 130)
         except SystemExit as end:
             return _report(console, "Stopped; nothing is left running.", [], int(end.code or 0))
         except RuntimeError as error:
             if not view.failed:
-                return _report(console, f"The run did not start: {error}", [], 1)
+                return _report(console, f"The run failed: {error}", [], 1)
             message = f"The step {view.failed} failed. Its log is in {log.name}. It ends with:"
             return _report(console, message, list(view.last_lines), 1)
-    (run_folder,) = (
-        path for path in run.artifacts.iterdir() if path not in before and path.name.startswith("train-and-export")
-    )
     console.print()
-    for name, value in summary(run_folder, run, view.seconds):
+    for name, value in [*summary(run_folder, run, view.seconds), ("prediction", prediction)]:
         # Paths are not wrapped, so that people can copy them.
         console.print(f"{name:<15}{value}", highlight=False, soft_wrap=True, markup=False)
     console.print(f"To train with two parameter servers:\n  {_NEXT}", highlight=False, soft_wrap=True, markup=False)
@@ -115,6 +117,36 @@ def summary(run_folder: Path, run: LocalRun, seconds: dict[str, float]) -> list[
     else:
         rows.append(("model", f"not exported, because its accuracy is too low: {run_folder}/train/model"))
     return rows + [(name, str(page)) for name, page in copy_pages(run_folder).items()]
+
+
+def predict_row(run_folder: Path) -> str:
+    """Return what the deployed model answers for the first row of the test data, and the true label of the row.
+
+    Args:
+        run_folder: Folder of the run among the artifacts.
+
+    Raises:
+        RuntimeError: The server does not answer.
+    """
+    deployed = run_folder / "deploy-model"
+    if not deployed.exists():
+        return "none, because no model is deployed"
+    dataset = run_folder / "prepare-data" / "test_dataset"
+    manifest = DatasetManifest.from_json((dataset / DATASET_MANIFEST).read_text(encoding="utf-8"))
+    rows, labels = next(read_batches(dataset, manifest))
+    (column,) = manifest.columns
+    row = rows[0].reshape(column.shape).astype(column.dtype)
+    address = f"{_outputs(deployed)['url']}/v1/models/digits:predict"
+    request = Request(address, json.dumps({"instances": [row.tolist()]}).encode())
+    try:
+        with urlopen(request, timeout=60) as response:
+            (probabilities,) = json.load(response)["predictions"]
+    except OSError as error:
+        raise RuntimeError(f"{address} answers no prediction: {error}") from error
+    best = max(range(len(probabilities)), key=probabilities.__getitem__)
+    classes = manifest.label.classes
+    answer = f"{classes[best]} (probability {probabilities[best]:.2f})"
+    return f"{answer}, true label {classes[int(labels[0])]}, of {address}"
 
 
 def copy_pages(run_folder: Path) -> dict[str, Path]:

@@ -2,7 +2,12 @@
 
 import json
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import numpy as np
 import onnxruntime
@@ -10,48 +15,57 @@ import pytest
 from environments import trainer_python
 from sklearn.datasets import load_digits
 
+from kfp_distributed.components.model_versions.aliases import resolve
+from kfp_distributed.pipelines.demo import predict_row
 from kfp_distributed.pipelines.local_run import local_run
+from kfp_distributed.pipelines.train_and_deploy import train_and_deploy
 from kfp_distributed.pipelines.train_and_export import train_and_export
 from kfp_distributed.storage import open_store
 from kfp_distributed.trainers.requirements import variable_of
 
 pytestmark = pytest.mark.takes(50)
 
-WAYS = {
-    "all-reduce": (
-        "keras_classifier",
-        {"distribution_type": "TF", "number_of_workers": 3, "number_of_parameter_servers": 0},
-    ),
-    "PyTorch": ("torch_classifier", {"distribution_type": "PyTorch", "number_of_workers": 1}),
-}
+
+def test_the_demo_trains_on_several_workers_and_ends_with_a_prediction(tmp_path):
+    demo = [sys.executable, "-m", "kfp_distributed.pipelines.demo", "--folder", str(tmp_path)]
+    done = subprocess.run(demo, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert float(re.search(r"^test accuracy +([\d.]+)$", done.stdout, re.MULTILINE)[1]) >= 0.95
+    line = r"^prediction +(\d) \(probability [\d.]+\), true label (\d), of (http://127.0.0.1:\d+)/v1/models/digits:predict$"
+    answer, label, server = re.search(line, done.stdout, re.MULTILINE).groups()
+    assert answer == label
+    with pytest.raises(URLError, match="refused"):
+        urlopen(server)
+    assert list((tmp_path / "object-store" / "checkpoints").iterdir())
+    version = tmp_path / "object-store" / "models" / "digits" / "1"
+    manifest = json.loads((version / "model.json").read_text())
+    assert {"saved_model.pb", "variables/variables.index"} <= {file["path"] for file in manifest["files"]}
+    assert accuracy(version) >= 0.95
 
 
-@pytest.mark.parametrize(("trainer", "distribution"), WAYS.values(), ids=WAYS)
-def test_digits_are_trained_distributed_and_exported(tmp_path, monkeypatch, trainer, distribution):
-    if trainer == "torch_classifier":
-        monkeypatch.setenv(variable_of("pytorch", "PYTHON"), trainer_python("pytorch"))
+def test_digits_are_trained_with_pytorch_and_exported(tmp_path, monkeypatch):
+    monkeypatch.setenv(variable_of("pytorch", "PYTHON"), trainer_python("pytorch"))
     with local_run(tmp_path) as run:
         train_and_export(
-            train_specification={"trainer": trainer},
-            distribution_specification=distribution,
+            train_specification={"trainer": "torch_classifier"},
+            distribution_specification={"distribution_type": "PyTorch", "number_of_workers": 1},
             train_parameters={"epochs": 15},
-            checkpoint_uri="s3://checkpoints",
             metric="macro_f1",
             bound=0.9,
+            aliases=["production"],
+            keep=1,
         )
-        store = open_store("s3://models/digits/1")
-        manifest = json.loads(store.read("model.json"))
-        store.download_folder(tmp_path / "served")
-        checkpoints = open_store("s3://checkpoints").list()
+        open_store(resolve("s3://models/digits@production")).download_folder(tmp_path / "served")
     (folder,) = [path for path in run.artifacts.iterdir() if path.name.startswith("train-and-export")]
     scored = json.loads((folder / "evaluate" / "executor_output.json").read_text())["parameterValues"]
     assert scored["score"] >= 0.95
-    assert checkpoints
-    files = {file["path"] for file in manifest["files"]}
-    assert files == {"model.onnx"} or {"saved_model.pb", "variables/variables.index"} <= files
+    assert accuracy(tmp_path / "served") >= 0.95
+
+
+def accuracy(folder):
     digits = load_digits()
-    answers = served(tmp_path / "served", digits.images.astype(np.float32).reshape(-1, 8, 8, 1))
-    assert np.mean(answers.argmax(axis=1) == digits.target) >= 0.95
+    answers = served(folder, digits.images.astype(np.float32).reshape(-1, 8, 8, 1))
+    return np.mean(answers.argmax(axis=1) == digits.target)
 
 
 def served(folder, images):
@@ -65,18 +79,20 @@ def served(folder, images):
     return predict(features=tf.constant(images))["probabilities"].numpy()
 
 
-def test_a_model_that_is_not_good_enough_is_not_exported(tmp_path, monkeypatch):
+def test_a_model_that_is_not_good_enough_is_neither_exported_nor_deployed(tmp_path, monkeypatch):
     # The run's own S3 server is beyond the reach of pods, so it trains here all the same.
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "of-some-cluster"))
     with local_run(tmp_path) as run:
-        train_and_export(
+        train_and_deploy(
             distribution_specification={},
             train_parameters={"epochs": "1.0", "hidden_units": [8]},
             bound=0.999,
         )
-    (folder,) = [path for path in run.artifacts.iterdir() if path.name.startswith("train-and-export")]
+    (folder,) = [path for path in run.artifacts.iterdir() if path.name.startswith("train-and-deploy")]
     assert (folder / "evaluate" / "executor_output.json").exists()
     assert not (folder / "export-model").exists()
+    assert not (folder / "deploy-model").exists()
+    assert predict_row(folder).startswith("none")
     assert not (run.object_store / "models").exists()
 
 
