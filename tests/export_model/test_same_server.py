@@ -7,7 +7,7 @@ from faulty_proxy import Fault, faulty_proxy
 
 from kfp_distributed.storage.errors import ChecksumMismatch, StorageError
 from kfp_distributed.storage.files import describe_folder, list_files
-from kfp_distributed.storage.model import MODEL_MANIFEST, ModelIncomplete, ModelManifest, verify_model
+from kfp_distributed.storage.model import MODEL_MANIFEST, ModelIncomplete, ModelManifest
 from kfp_distributed.storage.opener import open_store
 
 MODEL_BYTES = 30_000_000
