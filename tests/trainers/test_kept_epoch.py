@@ -16,7 +16,7 @@ from kfp_distributed.components.train.run.runners.local.runner import LocalRunne
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.model import verify_model
 
-pytestmark = pytest.mark.takes(100)
+pytestmark = pytest.mark.takes(70)
 
 BEST, FIRST, PATIENCE = 2, 4, 4
 """The epoch with the lowest loss, the epochs of the training to resume from, and those without improvement."""
@@ -67,9 +67,7 @@ TRAININGS = {
         "",
         {"distribution_type": "TF", "number_of_workers": 1, "evaluator": True},
     ),
-    "Horovod": ("keras_horovod", "horovod", MPI),
     "Horovod elastic": ("keras_horovod", "horovod", {**MPI, "min_workers": 1}),
-    "Horovod torch": ("torch_horovod", "horovod-pytorch", MPI),
     "DDP": ("torch_classifier", "pytorch", {"distribution_type": "PyTorch", "number_of_workers": 1}),
 }
 
