@@ -30,8 +30,8 @@ PACKAGE_FOLDERS = (
 # Packages that trainers import. They are in the images, or pip installs them without dependencies.
 FRAMEWORKS = {"horovod", "tensorflow", "tf_keras", "torch"}
 
-# TensorFlow requires them, and it is declared.
-OF_TENSORFLOW = {"h5py", "keras"}
+# TensorFlow requires them, and it is declared. "google" is protobuf, which onnx requires too.
+OF_TENSORFLOW = {"google", "h5py", "keras"}
 
 # Each driver of a source has it. A step installs the driver that a source needs.
 DRIVERS = {"fsspec"}
