@@ -291,9 +291,10 @@ def measure_all(folder: Path, scale: float, runs: int, tools: Mapping[str, str])
         environment = environment_of(credentials)
         try:
             for case in cases(tools, large, small, f"{_BUCKET}/stored"):
-                if case.source.startswith(_BUCKET) and not store.list():
+                if case.source.startswith(_BUCKET) and large.exists():
                     store.upload(large, "large/large.bin")
                     store.upload_folder(small, "small")
+                    large.unlink()  # The copies need the space on the disk.
                 measured = measure_case(case, runs, environment, partial(delete_all, credentials, "target"))
                 lines.append(line(case, measured, columns))
         finally:

@@ -41,6 +41,7 @@ _ADVICE = {
     "HeaderMalformed|PermanentRedirect": "the bucket is in another region, set AWS_REGION to {region}",
     "Skewed": "the clock of this machine differs from the server's, correct it",
     "SlowDown|too many [0-9]+ error": "the server is starting or overloaded, try again later",
+    "StorageFull": "the object store is full, delete objects or enlarge its disk",
     "mismatch": "the server's certificate is for another host, check AWS_ENDPOINT_URL",
     "CERTIFICATE": "the server's certificate is not trusted, set AWS_CA_BUNDLE to a PEM file with its "
     "certificate authority",

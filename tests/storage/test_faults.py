@@ -362,6 +362,12 @@ def test_response_of_another_kind_of_server(store, proxy):
             "too large a difference",
             "correct it (RequestTimeTooSkewed)",
         ),
+        (
+            507,
+            "XMinioStorageFull",
+            "Storage backend has reached its minimum free drive threshold",
+            "the object store is full, delete objects or enlarge its disk (XMinioStorageFull)",
+        ),
     ],
 )
 def test_advice_for_a_known_code(store, proxy, status, code, message, advice):
