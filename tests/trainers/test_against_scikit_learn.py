@@ -21,7 +21,7 @@ from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.storage.dataset import Column, Label, read_batches
 
-pytestmark = pytest.mark.takes(100)
+pytestmark = pytest.mark.takes(90)
 
 POINTS = 0.02
 """Largest difference of the accuracy on the test rows."""
@@ -192,13 +192,11 @@ def numbers(tmp_path_factory, write_dataset):
     return table
 
 
-# Each trainer, and each table with Keras and with PyTorch.
+# Keras and PyTorch. Horovod averages their gradients whatever the loss is.
 NUMBERS_CASES = [
     ("keras all-reduce", "diabetes", 1),
-    ("torch", "diabetes", 2),
-    ("keras_horovod", "friedman", 2),
     ("keras parameter servers", "friedman", 2),
-    ("torch_horovod", "friedman", 2),
+    ("torch", "friedman", 2),
 ]
 
 
