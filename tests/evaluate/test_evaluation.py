@@ -317,9 +317,7 @@ def corrupt(path):
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize(
-    ("damage", "name"), [(remove, "model.json"), (remove, "saved_model.pb"), (corrupt, "saved_model.pb")]
-)
+@pytest.mark.parametrize(("damage", "name"), [(remove, "saved_model.pb"), (corrupt, "saved_model.pb")])
 def test_damaged_models_are_refused(pictures, linear, tmp_path, damage, name):
     model = tmp_path / "model"
     shutil.copytree(linear[0], model)

@@ -78,10 +78,10 @@ def test_an_attempt_that_failed_leaves_no_record(attempt, make_model, bucket, co
     model, store = make_model(), type(open_store(f"s3://{bucket}"))
     copy = store.copy
 
-    def fail(store, source, source_key, key, etag=""):
+    def fail(store, source, source_key, key, etag, size):
         if key.endswith("saved_model.pb"):
             raise StorageError("", "", key, "the server is away")
-        copy(store, source, source_key, key, etag)
+        copy(store, source, source_key, key, etag, size)
 
     with monkeypatch.context() as patch:
         patch.setattr(store, "copy", fail)
