@@ -222,6 +222,8 @@ def test_rank_that_is_killed_during_its_upload_leaves_no_complete_checkpoint(
     ranks = make_ranks(steps=1000, go=str(tmp_path / "go"))
     ranks.start(4)
     ranks.wait_for("checkpoint 00000001 of step 1 is stored")
+    # The upload runs beside the training, so it may end before the line of its step is printed.
+    ranks.wait_for("step 1 pause")
     first = ranks.totals()["1"]
     with hanging(object_store):
         (tmp_path / "go").touch()
