@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import urlsplit
 
 _PARALLEL, _PARTS = 64, 8
 """Files and parts of a file that are sent at the same time, as in kfp_distributed.storage."""
@@ -55,6 +56,31 @@ def copy(source: str, target: str) -> None:
         list(pool.map(lambda state: store.copy(origin, state.key, state.key, state.etag, state.size), states))
 
 
+def minio(source: str, target: str) -> None:
+    """Upload with minio-py alone. Each file is hashed too, as kfp_distributed.storage does for its manifests."""
+    import os
+
+    import certifi
+    from minio import Minio
+    from urllib3 import PoolManager
+
+    url = urlsplit(os.environ["AWS_ENDPOINT_URL"])
+    keys = (os.environ[f"AWS_{name}"] for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"))
+    connections = PoolManager(maxsize=_PARALLEL, ca_certs=os.environ.get("AWS_CA_BUNDLE") or certifi.where())
+    client = Minio(
+        url.netloc, *keys, secure=url.scheme == "https", region=os.environ["AWS_REGION"], http_client=connections
+    )
+    bucket, _, prefix = target.partition("/")
+
+    def put(file: Path, name: str) -> None:
+        with file.open("rb") as stream:
+            hashlib.file_digest(stream, "sha256")
+        client.fput_object(bucket, f"{prefix}/{name}", str(file), part_size=2**23, num_parallel_uploads=_PARTS)
+
+    with ThreadPoolExecutor(_PARALLEL) as pool:
+        list(pool.map(put, *zip(*_files(source).items(), strict=True)))
+
+
 def obstore(source: str, target: str) -> None:
     """Upload with obstore. Each file is hashed too, as kfp_distributed.storage does for its manifests."""
     from obstore.store import S3Store
@@ -73,17 +99,23 @@ def obstore(source: str, target: str) -> None:
                 await store.put_async(key, data, use_multipart=False)
 
     async def put_all() -> None:
-        root = Path(source)
-        files = {path: str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
         slots = asyncio.Semaphore(_PARALLEL)
-        await asyncio.gather(*(put(path, key, slots) for path, key in (files or {root: root.name}).items()))
+        await asyncio.gather(*(put(path, key, slots) for path, key in _files(source).items()))
 
     asyncio.run(put_all())
+
+
+def _files(source: str) -> dict[Path, str]:
+    """Return the key of each file of a folder, or of one file."""
+    root = Path(source)
+    paths = [path for path in root.rglob("*") if path.is_file()]
+    return {path: path.relative_to(root).as_posix() for path in paths} or {root: root.name}
 
 
 WAYS: Mapping[str, tuple[Callable[[str, str], None], str]] = {
     "upload": (upload, "kfp_distributed.storage"),
     "copy": (copy, "kfp_distributed.storage"),
+    "minio-py": (minio, "minio"),
     "obstore": (obstore, "obstore.store"),
 }
 """The function of each way, and the module that it imports."""

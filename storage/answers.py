@@ -1,15 +1,6 @@
 """When the object stores last answered this process."""
 
 import time
-from typing import Any
-
-from urllib3 import BaseHTTPResponse, PoolManager
-
-TRANSIENT_STATUS = (429, 500, 502, 503, 504)
-"""Statuses after which a request is retried.
-
-Not only the store sends them: a gateway or a service mesh answers with one of them for a store that it does not reach.
-"""
 
 _last: dict[str, float] = {}
 """Time of the last answer by endpoint, by the monotonic clock."""
@@ -28,18 +19,3 @@ def has_answered(endpoint: str) -> bool:
 def seconds_since_answer() -> float | None:
     """Return the seconds since the last answer of any store; None if none has answered this process."""
     return time.monotonic() - max(_last.values()) if _last else None
-
-
-class ObservedPool(PoolManager):
-    """A pool of connections that notes each answer of the store: any status but the transient ones."""
-
-    def __init__(self, endpoint: str, **settings: Any) -> None:  # noqa: ANN401
-        super().__init__(**settings)
-        self._endpoint = endpoint
-
-    def urlopen(self, method: str, url: str, redirect: bool = True, **settings: Any) -> BaseHTTPResponse:  # type: ignore[override]  # noqa: ANN401
-        """Send a request, as PoolManager does."""
-        response = super().urlopen(method, url, redirect, **settings)
-        if response.status not in TRANSIENT_STATUS:
-            note_answer(self._endpoint)
-        return response

@@ -22,7 +22,7 @@ from minio.error import MinioException
 from urllib3 import BaseHTTPResponse, Retry, Timeout
 from urllib3.exceptions import HTTPError, NewConnectionError, ProtocolError, SSLError, TimeoutError
 
-from kfp_distributed.storage.answers import TRANSIENT_STATUS, ObservedPool
+from kfp_distributed.storage.connections import TRANSIENT_STATUS, ConnectionPool
 from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.errors import KeyNotFound, StorageError, StoreAway
 from kfp_distributed.storage.files import FileEntry, OnBytes, hash_stream, ignore_bytes, read_exactly
@@ -117,13 +117,14 @@ class S3Store(Store):
             backoff_jitter=0.5,
             respect_retry_after_header=False,
         )
-        self._pool = ObservedPool(
+        self._pool = ConnectionPool(
             self.endpoint,
-            retries=retries,
-            maxsize=PARALLEL_REQUESTS,
-            # The read timeout is the longest time without data. A server-side copy sends none until it is done.
-            timeout=Timeout(connect=CONNECT_SECONDS, read=min(60, 10 + 2 * retry_seconds)),
+            connections=PARALLEL_REQUESTS,
+            connect_seconds=CONNECT_SECONDS,
+            # A server-side copy sends no data until it is done.
+            read_seconds=min(60, 10 + 2 * retry_seconds),
             ca_certs=credentials.ca_bundle or certifi.where(),
+            retries=retries,
         )
         self.slots = BoundedSemaphore(PARALLEL_TRANSFERS)
         # Only AWS is asked for the region of a bucket. Other AWS endpoints contain the region. Other servers use this

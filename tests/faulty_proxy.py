@@ -41,13 +41,17 @@ class Fault:
 
 @dataclass
 class FaultyProxy:
-    """A running proxy: its URL, the faults to inject, the requests that it has received, and the bytes of bodies."""
+    """A running proxy: its URL, the faults to inject, the requests that it has received, and the bytes of bodies.
+
+    `connections` is the number of connections that it has accepted.
+    """
 
     url: str
     faults: list[Fault] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
     body_bytes: int = 0
+    connections: int = 0
 
     def count(self, body: bytes) -> None:
         with self.lock:
@@ -68,6 +72,8 @@ def _handler(proxy, upstream):
         protocol_version = "HTTP/1.1"
 
         def handle(self):
+            with proxy.lock:
+                proxy.connections += 1
             with contextlib.suppress(ConnectionError):  # The client has closed the connection.
                 super().handle()
 
