@@ -303,6 +303,7 @@ def measure_all(folder: Path, scale: float, runs: int, tools: Mapping[str, str])
         print(f"the store is {name}", file=sys.stderr, flush=True)
         store = open_store(f"s3://{_BUCKET}/stored", credentials)
         store.make_bucket()
+        delete_all(credentials, "")  # A run that was killed left its objects.
         environment = environment_of(credentials)
         try:
             for case in cases(tools, large, small, f"{_BUCKET}/stored"):
