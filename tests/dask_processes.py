@@ -6,16 +6,17 @@ import time
 from pathlib import Path
 
 
-def start_cluster(processes, folder):
-    """Start a scheduler and two workers, which see no file of this test; return the address."""
+def start_cluster(processes, folder, environment=None):
+    """Start a scheduler and two workers, which see no change of this process; return the address."""
     folder.mkdir()
     file = folder / "scheduler.json"
     options = ["--no-dashboard", "--host", "127.0.0.1"]
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler", *options, "--port", "0"]
-    processes.start("scheduler", [*command, "--scheduler-file", file])
+    processes.start("scheduler", [*command, "--scheduler-file", file], env=environment)
     worker = [sys.executable, "-m", "distributed.cli.dask_worker", *options, "--nthreads", "1", "--no-nanny"]
     for number in range(2):
-        processes.start(f"{number}", [*worker, "--scheduler-file", file, "--local-directory", folder])
+        arguments = ["--scheduler-file", file, "--local-directory", folder]
+        processes.start(f"{number}", [*worker, *arguments], env=environment)
     return written_address(file)
 
 

@@ -191,10 +191,6 @@ class _Task:
                 f"own), or start the step again ({str(error).partition('.')[0]})"
             ) from None
 
-    def cancel(self) -> None:
-        """Do not start the task if it waits."""
-        self.future.cancel()
-
 
 def dask_environment(folder: str) -> Mapping[str, str]:
     """Return the environment of workers on this machine, which import the library as this process does.

@@ -10,7 +10,7 @@ import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -29,9 +29,6 @@ class TaskFuture(Protocol):
 
     def result(self) -> Any:  # noqa: ANN401
         """Wait for the task. Its error is raised as it is."""
-
-    def cancel(self) -> object:
-        """Do not start the task if it waits."""
 
 
 class Submit(Protocol):
@@ -85,6 +82,7 @@ class StoredTasks:
     def __init__(self, scratch: str, submit: Submit, limit: int) -> None:
         self.scratch, self.store, self.count, self.started = scratch, open_store(scratch), 0, 0
         self._submit, self._limit, self._completed = submit, limit, 0
+        self._abandoned: list[TaskFuture] = []
         self._known = {entry.key for prefix in (_FUNCTIONS, _RESULTS) for entry in self.store.list(prefix)}
         self._printed = time.monotonic()
         if found := sum(key.startswith(_RESULTS) for key in self._known):
@@ -111,9 +109,14 @@ class StoredTasks:
             while waiting:
                 yield self._result(*waiting.popleft())
         finally:
-            for _, future in waiting:
-                if future:
-                    future.cancel()
+            self._abandoned += [future for _, future in waiting if future]
+
+    def await_abandoned(self) -> None:
+        """Wait for the tasks that go on although `run` has raised an error, and write to the scratch."""
+        for future in self._abandoned:
+            with suppress(Exception):
+                future.result()
+        self._abandoned.clear()
 
     def _begun(self, function: str, item: bytes) -> tuple[str, TaskFuture | None]:
         key = _RESULTS + hashlib.sha256(function.encode() + item).hexdigest()

@@ -40,11 +40,14 @@ def step_tasks(engine: Engine | None, identity: object) -> Iterator[StoredTasks 
     is_done = False
     try:
         with engine.start(address) as tasks:
-            yield tasks
+            try:
+                yield tasks
+            except (ValueError, ChecksumMismatch):  # After a replaced object, the next start has another scratch.
+                is_done = True
+                if engine.has_other_machines:
+                    tasks.await_abandoned()
+                raise
             is_done = True
-    except (ValueError, ChecksumMismatch):  # After a replaced object, the next start has another scratch.
-        is_done = True
-        raise
     finally:
         if is_done:
             _delete(open_store(address))

@@ -1,12 +1,15 @@
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from dask_processes import start_cluster
 
 from kfp_distributed.components.prepare_data import csv_files, json_files, read, text_parts, write
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.prepare import prepare
 from kfp_distributed.components.worker_pool.dask_engine import DaskEngine
+from kfp_distributed.processes import ProcessGroup
 
 
 @pytest.fixture
@@ -49,9 +52,26 @@ def small(monkeypatch):
     monkeypatch.setattr(write, "group_bytes", lambda files: 4000)
 
 
+@pytest.fixture(scope="module")
+def store_variables():
+    """Environment with which the Dask workers reach an object store."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def scheduler(tmp_path_factory, store_variables):
+    """Address of a Dask cluster of two workers, which the tests of a file share: a start takes seconds."""
+    with ProcessGroup() as processes:
+        yield start_cluster(processes, tmp_path_factory.mktemp("cluster") / "dask", {**os.environ, **store_variables})
+
+
 @pytest.fixture
-def outputs(tmp_path):
-    """Run the step: outputs(source, 2) -> manifests and bytes of all files."""
+def outputs(tmp_path, request):
+    """Run the step: outputs(source, 2) -> manifests and bytes of all files.
+
+    `workers` is the number of Dask workers that the step starts. "shared" stands for those of the file's cluster, and 0
+    for this process alone.
+    """
 
     def run(source, workers, sources=None, name="", **options):
         out = tmp_path / f"{name or 'out'}-{workers}"
@@ -59,7 +79,11 @@ def outputs(tmp_path):
         datasets = {
             split: SimpleNamespace(path=str(out / split), uri=str(out / split), metadata={}) for split in splits
         }
-        engine = DaskEngine(str(tmp_path / "scratch"), workers) if workers else None
+        engine, scratch = None, str(tmp_path / "scratch")
+        if workers == "shared":
+            engine = DaskEngine(scratch, scheduler=request.getfixturevalue("scheduler"))
+        elif workers:
+            engine = DaskEngine(scratch, workers)
         values = Options(**{"label_column": "label", "shards": 3, **options})
         manifests = prepare(str(source), values, datasets, str(out / "overview"), sources or {}, engine)
         return manifests, {str(path.relative_to(out)): path.read_bytes() for path in out.glob("*/*")}
