@@ -2,6 +2,7 @@
 
 import re
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def command(context: click.Context, model: str, name: str, host: str, port: int)
     those of the environment, such as AWS_ACCESS_KEY_ID. The server is for one machine and for tests: it has no
     authentication, so let only this machine reach it.
     """
-    signal.signal(signal.SIGTERM, lambda number, frame: context.exit(128 + number))
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         model = resolve(model)
     except (ValueError, StorageError) as error:

@@ -27,6 +27,7 @@ from kfp_distributed.components.deploy_model.served_copies import ServedCopies
 from kfp_distributed.components.deploy_model.service_checks import (
     check_mode,
     check_owner,
+    check_share,
     refusal_text,
     service_path,
     try_change,
@@ -93,6 +94,7 @@ class Deployment:
         self._copies = ServedCopies(store, version, request.name)
         self._copy = ""  # Address of the copy that this step deletes if the deployment fails.
         self._applied: Object | None = None
+        self._has_lost_previous = False  # Whether the copy of the previous version was deleted.
         self._old_traffic: Object | None = None
         self._shown = f"InferenceService {api.namespace}/{request.name}"
 
@@ -156,6 +158,8 @@ class Deployment:
         if current["metadata"].get("annotations", {}).get(TASK_ANNOTATION) == self._source[TASK_ANNOTATION]:
             self._log("INFO", f"adopted the deployment of {self._version.uri}, which an earlier attempt has begun")
             self._applied, self._copy = current, model_address(current["spec"]["predictor"])
+            # The earlier attempt deletes it when this version is ready.
+            self._has_lost_previous = self._is_lost(previous_address(current))
         else:
             self._log("INFO", f"{self._shown} has {self._version.uri} already")
         self._fetch(model_address(current["spec"]["predictor"]))  # Somebody may have deleted objects of it.
@@ -165,10 +169,7 @@ class Deployment:
         request, version = self._request, self._version
         if current:
             # A version that was ready once has made the one before it superfluous, and that was deleted.
-            before = previous_address(current)
-            is_good = service_is_ready(current) or (
-                self._copies.is_own(before) and not self._copies.is_complete(before)
-            )
+            is_good = service_is_ready(current) or self._is_lost(previous_address(current))
             body = next_service(current, request, version, deployment, self._source, is_good=is_good)
         else:
             body = new_service(request, version, deployment, self._api.namespace, self._source)
@@ -177,6 +178,8 @@ class Deployment:
         # The same pods with another share of the requests. The annotation tells of the deployment before.
         is_same = current is not None and deployment_of(current) == deployment_of(body)
         self._old_traffic = current["spec"]["predictor"] if current and is_same else None
+        if self._old_traffic:
+            check_share(self._old_traffic, request, version)
         uri = model_address(body["spec"]["predictor"])
         if not is_same:
             self._copy = uri
@@ -188,6 +191,9 @@ class Deployment:
                 self._applied = self._api.call("POST", self._path.rpartition("/")[0], body)
         self._log("INFO", f"{'changed' if current else 'created'} {self._shown}, which has {self._version.uri} now")
         return self._applied
+
+    def _is_lost(self, uri: str) -> bool:
+        return self._copies.is_own(uri) and not self._copies.is_complete(uri)
 
     def _fetch(self, uri: str) -> None:
         if count := self._copies.copy(uri):
@@ -239,8 +245,11 @@ class Deployment:
             restored = self._api.call("PUT", self._path, with_predictor(current, self._old_traffic))
             return restored, f"{self._shown} has the previous share of the requests again."
         if body := previous_service(current):
-            restored = self._api.call("PUT", self._path, body)
             uri = body["metadata"]["annotations"].get(URI_ANNOTATION, "its previous model")
+            if self._has_lost_previous:
+                text = f"because the copy of {uri} was deleted when this version became ready. Deploy another version"
+                return None, f"{self._shown} is left as it is, {text}."
+            restored = self._api.call("PUT", self._path, body)
             return restored, f"{self._shown} has {uri} again."
         versions = {key: current["metadata"][key] for key in ("uid", "resourceVersion")}
         self._api.call("DELETE", self._path, {"propagationPolicy": "Background", "preconditions": versions})

@@ -3,6 +3,7 @@
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.components.deploy_model.deployment_request import DeploymentRequest
+from kfp_distributed.components.deploy_model.exported_version import ExportedVersion
 from kfp_distributed.components.deploy_model.inference_service import (
     GROUP,
     KIND,
@@ -119,3 +120,23 @@ def check_mode(accepted: Object, request: DeploymentRequest, *, exists: bool) ->
     if request.min_replicas == 0 and is_standard(accepted):
         mode = mode_of(accepted)
         raise ValueError(f"min_replicas=0 needs KServe's mode Knative (Serverless), not {mode}. Give 1 or more")
+
+
+def check_share(predictor: Object, request: DeploymentRequest, version: ExportedVersion) -> None:
+    """Check a new share of the requests for the version that an InferenceService has already.
+
+    KServe would give the other requests to the previous revision, whose model may have been deleted.
+
+    Args:
+        predictor: The predictor of the InferenceService.
+        request: The request.
+        version: The version.
+
+    Raises:
+        ValueError: The version has all requests.
+    """
+    if request.canary_percent < 100 and predictor.get("canaryTrafficPercent", 100) == 100:
+        raise ValueError(
+            f"canary_percent={request.canary_percent} is not allowed, because {version.uri} has all requests already: "
+            "give 100, or deploy another version"
+        )

@@ -109,7 +109,7 @@ class ModelInputs:
         rows = values.reshape(len(values), *self.shapes[name])
         if spec.dtype == STRING:
             return rows.astype(object)
-        dtype = _numpy_type(spec)
+        dtype = numpy_type(spec)
         if dtype.kind in "biu" and values.dtype.kind == "f" and (gaps := int(np.isnan(values).sum())):
             raise ValueError(
                 f"the model's input {name!r} takes {spec.dtype}, which has no missing value, and {gaps} values of "
@@ -154,7 +154,7 @@ def plan_inputs(signature: Signature, columns: Sequence[Column]) -> ModelInputs:
         )
     for name, spec in specs.items():
         if spec.dtype != STRING:
-            _numpy_type(spec)
+            numpy_type(spec)
         elif name not in texts:
             raise ValueError(
                 f"the model's input {name!r} takes texts, and the dataset has numbers for it: save the model with an "
@@ -195,7 +195,12 @@ def _accepts(spec: Sequence[int | None], shape: Sequence[int | None]) -> bool:
     return all(accepted in (None, size) for accepted, size in zip(spec, shape, strict=True))
 
 
-def _numpy_type(spec: TensorSpec) -> np.dtype[Any]:
+def numpy_type(spec: TensorSpec) -> np.dtype[Any]:
+    """Return the type of an input of numbers.
+
+    Raises:
+        ValueError: NumPy has no such type, as for bfloat16.
+    """
     try:
         return np.dtype(spec.dtype)
     except TypeError:

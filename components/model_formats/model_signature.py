@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 STRING = "string"
-"""The `dtype` of texts. Arrays of them have the numpy type `object` and `str` values."""
+"""The `dtype` of texts. Arrays of them have the numpy type `object` and `str` values, or `bytes` in UTF-8 as inputs."""
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from kfp_distributed.components.model_formats.model_errors import LOAD_ADVICE, RUN_ADVICE, model_errors
-from kfp_distributed.components.model_formats.model_signature import Signature, TensorSpec
+from kfp_distributed.components.model_formats.model_signature import STRING, Signature, TensorSpec
 
 # The other types have the names of numpy: tensor(int64), tensor(string).
 _DTYPES = {"float": "float32", "double": "float64"}
@@ -40,8 +41,17 @@ class OnnxModel:
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """Return all outputs by name, see `Model`."""
         names = list(self.signature.outputs)
+        specs = self.signature.inputs
         with model_errors("the model failed", RUN_ADVICE):
-            return dict(zip(names, self._session.run(names, dict(inputs)), strict=True))
+            feed = {name: _texts(values) if specs[name].dtype == STRING else values for name, values in inputs.items()}
+            return dict(zip(names, self._session.run(names, feed), strict=True))
+
+
+def _texts(values: NDArray[Any]) -> NDArray[Any]:
+    """Return texts without bytes, for which ONNX Runtime would use their representation, such as "b'red'"."""
+    return np.array([item.decode() if isinstance(item, bytes) else item for item in values.flat], object).reshape(
+        values.shape
+    )
 
 
 def _specs(nodes: Sequence[Any]) -> dict[str, TensorSpec]:

@@ -5,6 +5,7 @@ For a machine, and for tests: TensorFlow Serving, KServe and Triton serve more r
 
 import json
 import re
+import sys
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
@@ -46,10 +47,16 @@ class ModelServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True  # A request in progress does not hold the end of the process.
+    request_queue_size = 128  # The default, 5, resets connections when 100 clients ask at once.
 
     def __init__(self, served: ServedModel, host: str, port: int) -> None:
         self.served = served
         super().__init__((host, port), _Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  (the interface of socketserver)
+        """Print an error of a request, unless the client has closed the connection."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:
@@ -79,10 +86,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > LARGEST_BODY:
-            self.close_connection = True  # The body is not read.
-            status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE if length.isdecimal() else HTTPStatus.LENGTH_REQUIRED
+        is_number = re.fullmatch("[0-9]{1,18}", length)
+        if not is_number or int(length) > LARGEST_BODY:
+            self.close_connection = True
+            status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE if is_number else HTTPStatus.LENGTH_REQUIRED
             self._answer(status, {"error": f"a request needs a Content-Length of at most {LARGEST_BODY} bytes"})
+            if is_number:
+                self._discard(int(length))
             return
         body = self.rfile.read(int(length))
         if self._path() != ":predict":
@@ -96,6 +106,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.BAD_REQUEST, {"error": str(error)})
             return
         self._send(HTTPStatus.OK, answer)
+
+    def _discard(self, length: int) -> None:
+        """Read a body: a client that is still sending it would get a reset connection instead of the answer."""
+        while length > 0 and (part := self.rfile.read(min(length, 2**16))):
+            length -= len(part)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: ANN401  (the interface of http.server)
         """Log nothing: a line for each request would hide the lines that matter."""

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_distributed.components.model_formats.model_inputs import fit_shape
+from kfp_distributed.components.model_formats.model_inputs import fit_shape, numpy_type
 from kfp_distributed.components.model_formats.model_signature import STRING, Signature, TensorSpec
 from kfp_distributed.components.model_formats.saved_model import SERVING_SIGNATURE
 
@@ -46,6 +46,13 @@ def parse_predict_request(body: bytes, signature: Signature) -> PredictRequest:
         WrongRequest: The body is not JSON, or has not the inputs of the model.
     """
     try:
+        return _parse(body, signature)
+    except RecursionError:
+        raise WrongRequest("the body has too many levels of lists") from None
+
+
+def _parse(body: bytes, signature: Signature) -> PredictRequest:
+    try:
         content = json.loads(body)
     except ValueError as error:
         raise WrongRequest(f"the body is not JSON: {error}") from None
@@ -54,11 +61,9 @@ def parse_predict_request(body: bytes, signature: Signature) -> PredictRequest:
     name = content.get("signature_name", "")
     if name not in ("", SERVING_SIGNATURE):
         raise WrongRequest(f"signature_name is {name!r}: this server answers with {SERVING_SIGNATURE!r} alone")
-    if "inputs" in content:
-        values = _by_input(content["inputs"], signature)
-        return PredictRequest({key: _tensor(signature.inputs[key], value) for key, value in values.items()}, "inputs")
-    values = _by_row(content["instances"], signature)
-    return PredictRequest({key: _tensor(signature.inputs[key], value) for key, value in values.items()}, "instances")
+    form: Literal["instances", "inputs"] = "inputs" if "inputs" in content else "instances"
+    values = (_by_input if form == "inputs" else _by_row)(content[form], signature)
+    return PredictRequest({key: _tensor(signature.inputs[key], value) for key, value in values.items()}, form)
 
 
 def predict_answer(outputs: Mapping[str, NDArray[Any]], form: Literal["instances", "inputs"]) -> bytes:
@@ -120,20 +125,35 @@ def _tensor(spec: TensorSpec, value: object) -> NDArray[Any]:
     if spec.dtype == STRING:
         array = _texts(spec, value)
     else:
+        dtype = numpy_type(spec)
         try:
             array = np.array(value)
         except ValueError:  # NumPy's own message speaks of its arguments.
             raise WrongRequest(f"input {spec.name!r} has rows of different lengths") from None
         # JSON has no types: true is no number, and 1.5 is no int64.
-        allowed = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}.get(np.dtype(spec.dtype).kind, "")
-        if array.dtype.kind not in allowed:
+        allowed = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}.get(dtype.kind, "")
+        if array.size and array.dtype.kind not in allowed:
             raise WrongRequest(f"input {spec.name!r} takes {spec.dtype}, and has {_example(value)}")
-        array = array.astype(spec.dtype)
+        _check_range(spec, array, dtype)
+        array = array.astype(dtype)
+    if array.ndim and not len(array):
+        raise WrongRequest(f"input {spec.name!r} has no rows: it needs at least one")
     if array.ndim:
-        return array.reshape(len(array), *fit_shape(spec, array.shape[1:])) if len(array) else array
+        return array.reshape(len(array), *fit_shape(spec, array.shape[1:]))
     if spec.shape == ():
         return array
     raise WrongRequest(f"input {spec.name!r} has a single value: it needs a list with a value for each row")
+
+
+def _check_range(spec: TensorSpec, array: NDArray[Any], dtype: np.dtype[Any]) -> None:
+    """Check that the type of the input has all numbers: NumPy would change 300 into 44 for uint8."""
+    if dtype.kind == "b":
+        return
+    limits = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+    outside = array[np.isfinite(array) & ((array < limits.min) | (array > limits.max))]
+    if outside.size:
+        allowed = f"{spec.dtype}, from {limits.min} to {limits.max}"
+        raise WrongRequest(f"input {spec.name!r} takes {allowed}, and has {outside[0]}")
 
 
 def _texts(spec: TensorSpec, value: object) -> NDArray[Any]:

@@ -414,3 +414,26 @@ def test_the_copy_is_deleted_while_a_finalizer_keeps_the_service(api, deploy, bu
         deploy(3)
     assert KEY in api.objects
     assert copies(bucket) == []
+
+
+def test_a_retried_step_does_not_restore_a_version_whose_copy_it_has_deleted(api, deploy, bucket):
+    deploy(3)
+    deploy(4, task="another")
+    assert copies(bucket) == [4]
+    api.objects[f"pods/digits-predictor-{pod_suffix(4, 'another')}"]["status"] = {}
+    api.set_status("digits", "pending")  # As after a node has failed.
+    with pytest.raises(DeploymentFailed, match="left as it is, because the copy of s3://models/digits/3 was deleted"):
+        deploy(4, task="another", seconds=1)
+    assert (served(api), copies(bucket)) == (4, [4])
+
+
+def test_a_version_that_has_all_requests_becomes_no_canary(api, deploy, bucket):
+    api.mode = None
+    deploy(3)
+    deploy(4, task="another")
+    before = len(changes(api))
+    with pytest.raises(
+        ValueError, match="canary_percent=20 is not allowed, because s3://models/digits/4 has all requests already"
+    ):
+        deploy(4, task="third", canary_percent=20)
+    assert len(changes(api)) == before

@@ -55,6 +55,8 @@ def test_an_onnx_model_with_an_input_for_each_column_takes_a_dataset(of_a_pipeli
     assert answers["variable"].tolist() == [[130.5], [29.5], [1.0]]
     raw = {"town": ["Ulm", "Rome"], "income": [1, 1], "age": [1, 1]}
     assert model.run(inputs.from_columns(raw))["variable"].tolist() == [[102], [1]]
+    as_bytes = inputs.from_columns(raw) | {"town": np.array([[b"Ulm"], ["Rome"]], object)}
+    assert model.run(as_bytes)["variable"].tolist() == [[102], [1]]
     with pytest.raises(ValueError, match=r"^the model failed: save it with a signature .*\(InvalidArgument: [^\n]*$"):
         model.run({name: np.zeros((1, 1)) for name in model.signature.inputs})
 

@@ -83,6 +83,18 @@ def test_a_single_input_needs_no_name(body):
         ({"instances": [{"size": 1, "colour": None, "petals": 1}]}, FLOWERS, 'write ""'),
         ({"instances": [{"size": 1, "colour": {"b64": "?"}, "petals": 1}]}, FLOWERS, "base64"),
         ({"inputs": {"size": 1, "colour": ["a"], "petals": [1]}}, FLOWERS, "single value"),
+        ({"inputs": {"size": [], "colour": [], "petals": []}}, FLOWERS, "'size' has no rows"),
+        (b"[" * 100_000, FLOWERS, "too many levels"),
+        (b'{"inputs": {"colour": %s"a"%s, "size": [1], "petals": [1]}}' % (b"[" * 900, b"]" * 900), FLOWERS, "levels"),
+        (
+            {"instances": [[300, 1]]},
+            signature(bytes=("uint8", (None, 2))),
+            "'bytes' takes uint8, from 0 to 255, and has 300",
+        ),
+        ({"instances": [[-1, 1]]}, signature(bytes=("uint8", (None, 2))), "has -1"),
+        ({"inputs": [1]}, signature(half=("bfloat 16", (None,))), "'half' is of the type bfloat 16"),
+        ({"inputs": [2**63]}, signature(count=("int64", (None,))), "has 9223372036854775808"),
+        ({"instances": [[1e39, 1]]}, MATRIX, r"float32, from -3\.4\S+ to 3\.4\S+, and has 1e\+39"),
     ],
 )
 def test_a_wrong_request_is_refused_with_what_is_needed(body, model, words):

@@ -3,11 +3,14 @@
 import json
 import signal
 import socket
+import struct
 import subprocess
 import sys
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from http.client import HTTPConnection
+from threading import Barrier
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -89,6 +92,34 @@ def test_an_onnx_model_is_asked_by_row_and_by_column_on_one_connection(onnx_mode
         assert process.wait(30) == 143
 
 
+def test_many_clients_at_once_and_those_that_leave_disturb_nobody(onnx_model):
+    with serving(onnx_model) as (connection, path, process), ThreadPoolExecutor(100) as pool:
+        place = connection.host, connection.port
+
+        def answer(body):
+            other = HTTPConnection(*place, timeout=60)
+            with closing(other):
+                return ask(other, path, body)[0]
+
+        together = Barrier(100)
+
+        def answer_together(body):
+            together.wait(60)
+            return answer(body)
+
+        assert set(pool.map(answer_together, [{"instances": ROWS}] * 100)) == {200}
+        assert answer(b" " * (LARGEST_BODY + 1)) == 413
+        with socket.create_connection(place) as leaving:
+            leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # Close by a reset.
+            leaving.sendall(f"POST {path} HTTP/1.1\r\nContent-Length: 9\r\n\r\n[".encode())
+        with socket.create_connection(place) as wrong:
+            wrong.sendall(f"POST {path} HTTP/1.1\r\nContent-Length: {'9' * 5000}\r\n\r\n".encode())
+            assert wrong.makefile("rb").readline() == b"HTTP/1.1 411 Length Required\r\n"
+        assert answer({"instances": ROWS}) == 200
+        process.terminate()
+        assert process.stdout.read() == ""
+
+
 def test_a_saved_model_is_served_from_an_object_store(tmp_path, tmp_path_factory, monkeypatch):
     class Model(tf.Module):
         @tf.function(
@@ -116,6 +147,25 @@ def test_a_saved_model_is_served_from_an_object_store(tmp_path, tmp_path_factory
         )
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
+
+
+ENDED_WHILE_LOADING = """
+import os, signal, sys
+import onnxruntime
+load = onnxruntime.InferenceSession
+def load_after_signal(*arguments, **options):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return load(*arguments, **options)
+onnxruntime.InferenceSession = load_after_signal
+from kfp_distributed.cli.main import main
+main()
+"""
+
+
+def test_a_server_that_is_ended_while_it_loads_blames_no_model(onnx_model):
+    command = [sys.executable, "-c", ENDED_WHILE_LOADING, "serve", onnx_model, "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "")
 
 
 def test_a_wrong_model_or_port_is_one_line(tmp_path, onnx_model):
