@@ -1,6 +1,7 @@
 """When the object stores last answered this process."""
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from urllib3 import BaseHTTPResponse, PoolManager
@@ -31,14 +32,22 @@ def seconds_since_answer() -> float | None:
 
 
 class ObservedPool(PoolManager):
-    """A pool of connections that notes each answer of the store: any status but the transient ones."""
+    """A pool of connections that notes each answer of the store: any status but the transient ones.
 
-    def __init__(self, endpoint: str, **settings: Any) -> None:  # noqa: ANN401
+    Args:
+        endpoint: URL of the store.
+        copies: Settings of the requests by which the server copies an object, in place of those of the pool.
+        settings: Settings of PoolManager.
+    """
+
+    def __init__(self, endpoint: str, copies: Mapping[str, Any], **settings: Any) -> None:  # noqa: ANN401
         super().__init__(**settings)
-        self._endpoint = endpoint
+        self._endpoint, self._copies = endpoint, copies
 
     def urlopen(self, method: str, url: str, redirect: bool = True, **settings: Any) -> BaseHTTPResponse:  # type: ignore[override]  # noqa: ANN401
         """Send a request, as PoolManager does."""
+        if "x-amz-copy-source" in (settings.get("headers") or ()):
+            settings |= self._copies
         response = super().urlopen(method, url, redirect, **settings)
         if response.status not in TRANSIENT_STATUS:
             note_answer(self._endpoint)

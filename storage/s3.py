@@ -60,6 +60,16 @@ _REGION_ADVICE = (
 CONNECT_SECONDS = 10.0
 """Timeout of a connection. It includes the TLS handshake, which takes a loaded gateway several seconds."""
 
+READ_SECONDS = 60.0
+"""Longest time without data of an answer."""
+
+COPY_SECONDS = 600.0
+"""Longest time without data of the answer to a copy. A server may send none until it has copied all bytes, at most 5
+GiB. It then copies 9 MB in a second."""
+
+_COPY_RETRIES = 3
+"""Retries of a copy after a timeout or a broken connection. More of them wait hours for a server that hangs."""
+
 _UNKNOWN_REGION = "the bucket's region"
 # An upload of a small object may take the memory for it, and a copy the time, without a slot (see S3Store).
 _SMALL_BYTES = 1 << 20
@@ -117,12 +127,13 @@ class S3Store(Store):
             backoff_jitter=0.5,
             respect_retry_after_header=False,
         )
+        copy_retries = retries.new(read=min(_COPY_RETRIES, retries.total or 0))
         self._pool = ObservedPool(
             self.endpoint,
+            {"retries": copy_retries, "timeout": Timeout(connect=CONNECT_SECONDS, read=COPY_SECONDS)},
             retries=retries,
             maxsize=PARALLEL_REQUESTS,
-            # The read timeout is the longest time without data. A server-side copy sends none until it is done.
-            timeout=Timeout(connect=CONNECT_SECONDS, read=min(60, 10 + 2 * retry_seconds)),
+            timeout=Timeout(connect=CONNECT_SECONDS, read=min(READ_SECONDS, 10 + 2 * retry_seconds)),
             ca_certs=credentials.ca_bundle or certifi.where(),
         )
         self.slots = BoundedSemaphore(PARALLEL_TRANSFERS)
