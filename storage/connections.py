@@ -5,6 +5,7 @@ import ssl
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
 from queue import Empty, Full, LifoQueue
@@ -24,6 +25,19 @@ Not only the store sends them: a gateway or a service mesh answers with one of t
 _ServerConnections = LifoQueue[http.client.HTTPConnection]
 
 
+@dataclass(frozen=True)
+class Attempts:
+    """How often and how long a request is tried.
+
+    Attributes:
+        read_seconds: Longest time in seconds without data.
+        retries: How urllib3 retries the request.
+    """
+
+    read_seconds: float
+    retries: Retry
+
+
 class ConnectionPool(PoolManager):
     """A pool of connections for minio-py, which notes each answer of the store: any status but the transient ones.
 
@@ -35,9 +49,9 @@ class ConnectionPool(PoolManager):
         endpoint: URL of the store.
         connections: Largest number of idle connections to keep.
         connect_seconds: Timeout of a connection in seconds, with the TLS handshake.
-        read_seconds: Longest time in seconds without data.
         ca_certs: A PEM file with the certificate authorities to trust.
-        retries: How urllib3 retries requests.
+        usual: Attempts of all requests but copies.
+        copies: Attempts of the requests by which the server copies an object.
     """
 
     def __init__(
@@ -46,13 +60,14 @@ class ConnectionPool(PoolManager):
         *,
         connections: int,
         connect_seconds: float,
-        read_seconds: float,
         ca_certs: str,
-        retries: Retry,
+        usual: Attempts,
+        copies: Attempts,
     ) -> None:
-        timeout = Timeout(connect=connect_seconds, read=read_seconds)
-        super().__init__(maxsize=connections, timeout=timeout, ca_certs=ca_certs, retries=retries)
-        self._endpoint, self._connect_seconds, self._read_seconds = endpoint, connect_seconds, read_seconds
+        timeout = Timeout(connect=connect_seconds, read=usual.read_seconds)
+        super().__init__(maxsize=connections, timeout=timeout, ca_certs=ca_certs, retries=usual.retries)
+        self._endpoint, self._connect_seconds, self._copies = endpoint, connect_seconds, copies
+        self._read_seconds = usual.read_seconds
         self._idle: dict[str, _ServerConnections] = {}
         weakref.finalize(self, _close, self._idle)
 
@@ -60,18 +75,27 @@ class ConnectionPool(PoolManager):
         """Send a request, as PoolManager does."""
         # A wrong address or certificate is left to urllib3: only the first requests can find it.
         is_tried = method == "PUT" and has_answered(self._endpoint)
-        response = self._try(url, settings["body"], settings["headers"]) if is_tried else None
+        headers, read_seconds = settings.get("headers") or {}, self._read_seconds
+        if "x-amz-copy-source" in headers:
+            read_seconds = self._copies.read_seconds
+            settings |= {
+                "timeout": Timeout(connect=self._connect_seconds, read=read_seconds),
+                "retries": self._copies.retries,
+            }
+        response = self._try(url, settings["body"], headers, read_seconds) if is_tried else None
         response = response or super().urlopen(method, url, redirect, **settings)
         if response.status not in TRANSIENT_STATUS:
             note_answer(self._endpoint)
         return response
 
-    def _try(self, url: str, body: bytes | None, headers: Mapping[str, str]) -> BaseHTTPResponse | None:
+    def _try(
+        self, url: str, body: bytes | None, headers: Mapping[str, str], read_seconds: float
+    ) -> BaseHTTPResponse | None:
         """Send a PUT request once. Return None if urllib3 must send it again: to retry it or to follow a redirect."""
         parts = urlsplit(url)
         target = f"{parts.path}?{parts.query}" if parts.query else parts.path
         try:
-            with self._connection(parts.netloc) as connection:
+            with self._connection(parts.netloc, read_seconds) as connection:
                 connection.request("PUT", target, body, dict(headers))
                 with connection.getresponse() as answer:
                     content = answer.read()
@@ -83,7 +107,7 @@ class ConnectionPool(PoolManager):
         return HTTPResponse(BytesIO(content), received, answer.status, reason=answer.reason, request_method="PUT")
 
     @contextmanager
-    def _connection(self, server: str) -> Iterator[http.client.HTTPConnection]:
+    def _connection(self, server: str, read_seconds: float) -> Iterator[http.client.HTTPConnection]:
         """Lend a connection, which is kept for later requests if the block succeeds, and closed if it raises."""
         idle = self._idle.setdefault(server, LifoQueue(self.connection_pool_kw["maxsize"]))
         try:
@@ -91,6 +115,7 @@ class ConnectionPool(PoolManager):
         except Empty:
             connection = self._connect(server)
         try:
+            connection.sock.settimeout(read_seconds)
             yield connection
             if connection.sock:  # The server has not asked to close it.
                 idle.put_nowait(connection)
@@ -105,7 +130,6 @@ class ConnectionPool(PoolManager):
         if self._endpoint.startswith("https:"):
             connection = http.client.HTTPSConnection(server, timeout=self._connect_seconds, context=self._context)
         connection.connect()
-        connection.sock.settimeout(self._read_seconds)
         return connection
 
     @cached_property

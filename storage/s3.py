@@ -22,7 +22,7 @@ from minio.error import MinioException
 from urllib3 import BaseHTTPResponse, Retry, Timeout
 from urllib3.exceptions import HTTPError, NewConnectionError, ProtocolError, SSLError, TimeoutError
 
-from kfp_distributed.storage.connections import TRANSIENT_STATUS, ConnectionPool
+from kfp_distributed.storage.connections import TRANSIENT_STATUS, Attempts, ConnectionPool
 from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.errors import KeyNotFound, StorageError, StoreAway
 from kfp_distributed.storage.files import FileEntry, OnBytes, hash_stream, ignore_bytes, read_exactly
@@ -59,6 +59,16 @@ _REGION_ADVICE = (
 )
 CONNECT_SECONDS = 10.0
 """Timeout of a connection. It includes the TLS handshake, which takes a loaded gateway several seconds."""
+
+READ_SECONDS = 60.0
+"""Longest time without data of an answer."""
+
+COPY_SECONDS = 600.0
+"""Longest time without data of the answer to a copy. A server may send none until it has copied all bytes, at most 5
+GiB. It then copies 9 MB in a second."""
+
+_COPY_RETRIES = 2
+"""Retries of a copy after a timeout or a broken connection. More of them wait hours for a server that hangs."""
 
 _UNKNOWN_REGION = "the bucket's region"
 # An upload of a small object may take the memory for it, and a copy the time, without a slot (see S3Store).
@@ -121,10 +131,9 @@ class S3Store(Store):
             self.endpoint,
             connections=PARALLEL_REQUESTS,
             connect_seconds=CONNECT_SECONDS,
-            # A server-side copy sends no data until it is done.
-            read_seconds=min(60, 10 + 2 * retry_seconds),
             ca_certs=credentials.ca_bundle or certifi.where(),
-            retries=retries,
+            usual=Attempts(min(READ_SECONDS, 10 + 2 * retry_seconds), retries),
+            copies=Attempts(COPY_SECONDS, retries.new(read=min(_COPY_RETRIES, retries.total or 0))),
         )
         self.slots = BoundedSemaphore(PARALLEL_TRANSFERS)
         # Only AWS is asked for the region of a bucket. Other AWS endpoints contain the region. Other servers use this

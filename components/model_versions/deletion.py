@@ -1,8 +1,8 @@
 """Deletes exported versions: one, those that a killed deletion left, or all but the newest.
 
 A record of the deletion is written first and stays, so that the number is never used again. Then the key files are
-deleted, such as those that servers load, so that nobody takes the version for complete, and export.json last. Until
-then a killed deletion leaves an unfinished version, which the next export or deletion of the model deletes.
+deleted, such as those that servers load, so that nobody takes the version for complete, and export.json last. What a
+killed deletion leaves, the next export or deletion of the model deletes.
 """
 
 from collections.abc import Iterable
@@ -62,7 +62,7 @@ def check_deletable(store: Store, model_name: str, version: int) -> None:
     names = [name for name, number in read_aliases(store, model_name).items() if number == version]
     if names:
         raise VersionRefused(f"{uri} has the alias {', '.join(names)}: move or remove it first")
-    if not read_complete(store, target) and not _is_partly_deleted(store, target):
+    if not _is_own(store, target):
         raise VersionRefused(f"{uri} is not a version of export_model: delete it with the tool that made it")
 
 
@@ -70,7 +70,8 @@ def finish_deletions(store: Store, model_name: str) -> None:
     """Delete what interrupted deletions left. A failure is a line of the log."""
     deleted = deleted_versions(store, model_name)
     numbers = deleted & set(version_numbers(store.children(model_name))) if deleted else ()
-    left = [number for number in numbers if _is_partly_deleted(store, Claim(model_name, number).target)]
+    # A version of another tool may have got the number since.
+    left = [number for number in numbers if _is_own(store, Claim(model_name, number).target)]
     _delete_all(store, model_name, left)
 
 
@@ -115,8 +116,10 @@ def apply_retention(store: Store, model_name: str, keep: int, exported: int) -> 
         print(f"WARNING Old versions of {model_name} stay until a later export: {error}", flush=True)
 
 
-def _is_partly_deleted(store: Store, target: str) -> bool:
-    """Return whether a version has its export.json, which is deleted last, and lacks files that servers load."""
+def _is_own(store: Store, target: str) -> bool:
+    """Return whether a version is one of export_model: complete, or without key files, which are deleted first."""
+    if read_complete(store, target):
+        return True
     return store.exists(target + EXPORT_MANIFEST) and is_unfinished(store, target)
 
 

@@ -3,16 +3,24 @@
 from pathlib import Path
 
 from kfp_distributed.library.address_secrets import without_secrets
-from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, verify_model
+from kfp_distributed.storage.model import (
+    MODEL_MANIFEST,
+    ModelIncomplete,
+    ModelManifest,
+    check_format,
+    read_model_folder,
+    verify_model,
+)
 from kfp_distributed.storage.opener import open_store
 
 
-def download_model(uri: str, folder: Path) -> ModelManifest:
-    """Download a model that `train` has saved or `export_model` has exported, and return its manifest.
+def download_model(uri: str, folder: Path, is_artifact: bool = False) -> ModelManifest:
+    """Download a model, and return its manifest.
 
     Args:
         uri: Address of the folder with model.json. Without it, nothing tells that an upload has ended.
         folder: Folder for the files, which may not exist.
+        is_artifact: Whether it is an artifact, whose step has ended. It may lack model.json. Default: False.
 
     Raises:
         ValueError: The address is not valid.
@@ -21,6 +29,11 @@ def download_model(uri: str, folder: Path) -> ModelManifest:
         StorageError: The store cannot be read.
     """
     store = open_store(uri)
+    if is_artifact and not store.exists(MODEL_MANIFEST):
+        check_format(without_secrets(uri), [entry.key for entry in store.list()])
+        print(f"downloading the model {without_secrets(uri)}", flush=True)
+        store.download_folder(folder)
+        return read_model_folder(folder)
     try:
         manifest = verify_model(store)
     except ModelIncomplete as error:

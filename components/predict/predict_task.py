@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from kfp_distributed.components.predict.answer_columns import ROW, output_rows, output_schema
 from kfp_distributed.components.predict.input_rows import InputRows, RowReader
-from kfp_distributed.components.predict.model_folder import download_model
 from kfp_distributed.components.predict.model_plan import ModelPlan
 from kfp_distributed.components.predict.predictor import BATCH_BYTES, BATCH_ROWS, loaded_predictor
 from kfp_distributed.components.prepare_data.chunks import Chunk, FilePart
 from kfp_distributed.components.prepare_data.reading import RejectedRows
+from kfp_distributed.storage.files import FileEntry
+from kfp_distributed.storage.opener import open_store
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class PredictWork:
         has_probabilities: Whether the output has the probabilities of all classes.
         folder: Folder of the answers of the chunks; "" to return the answers with what the task has done.
         model_uri: Address of the model, for processes that do not see the folder of the plan; "" if they do.
+        model_files: The files of the model at this address.
     """
 
     plan: ModelPlan
@@ -42,6 +44,7 @@ class PredictWork:
     has_probabilities: bool
     folder: str
     model_uri: str = ""
+    model_files: tuple[FileEntry, ...] = ()
 
     @property
     def schema(self) -> pa.Schema:
@@ -167,16 +170,18 @@ class _PartPrediction:
 
 def _plan_here(work: PredictWork) -> ModelPlan:
     """Return the plan with a folder that this process sees."""
-    return replace(work.plan, folder=_downloaded_model(work.model_uri)) if work.model_uri else work.plan
+    if not work.model_uri:
+        return work.plan
+    return replace(work.plan, folder=_downloaded_model(work.model_uri, work.model_files))
 
 
 @lru_cache(maxsize=1)
-def _downloaded_model(uri: str) -> str:
+def _downloaded_model(uri: str, files: tuple[FileEntry, ...]) -> str:
     """Download a model, and return its folder. A process does this once."""
     scratch = tempfile.mkdtemp(prefix="predict-model-")
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     folder = Path(scratch, "model")
-    download_model(uri, folder)
+    open_store(uri).download_folder(folder, expected=files)
     return str(folder)
 
 

@@ -51,7 +51,7 @@ def run_prediction(request: PredictionRequest, predictions: Artifact, engine: En
         OSError: The source cannot be downloaded, or the output cannot be written.
         StorageError: The store cannot be read.
     """
-    if not request.model:
+    if not request.is_artifact:
         request = replace(request, model_uri=resolve(request.model_uri))
     if engine and engine.has_other_machines:
         _refuse_own_disk(request)
@@ -96,7 +96,7 @@ def _model(request: PredictionRequest, folder: Path) -> tuple[ModelPlan, ModelMa
     if request.model:
         folder, manifest = Path(request.model), read_model_folder(Path(request.model))
     else:
-        manifest = download_model(request.model_uri, folder)
+        manifest = download_model(request.model_uri, folder, request.is_artifact)
     if request.dataset and not manifest.columns:
         manifest = described_by(read_dataset(Path(request.dataset)), manifest)
     plan = plan_model(str(folder), manifest, loaded_model(str(folder)).signature)
@@ -188,7 +188,9 @@ class _Prediction:
         work = PredictWork(plan, reader, request.on_bad_row, request.has_probabilities, "" if tasks else str(chunks))
         if self.engine and self.engine.has_other_machines:
             # The folder is another one when the step starts again, which then finds the results of the same work.
-            work = replace(work, plan=replace(plan, folder=""), model_uri=request.model_uri)
+            work = replace(
+                work, plan=replace(plan, folder=""), model_uri=request.model_uri, model_files=self.manifest.files
+            )
         files, rejected = PredictionFiles(folder, work.schema), RejectedRows(request.on_bad_row)
         before, rows = Counter[str](), 0
         try:

@@ -31,11 +31,13 @@ class PredictionJobRequest(WorkerRequest):
 
     Attributes:
         model_uri: Address of the model.
+        is_artifact: See `PredictionRequest`.
         dataset_uri: Address of the dataset; "" for a source.
         parameters: Parameters of the step as `parse_request` takes them, without the model and the dataset.
     """
 
     model_uri: str
+    is_artifact: bool
     dataset_uri: str
     parameters: Mapping[str, Any]
 

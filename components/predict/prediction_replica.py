@@ -34,7 +34,8 @@ def main() -> int:
 def _predict(work: PodWork) -> None:
     request = PredictionJobRequest(**work.parameters)
     dataset = _dataset(request.dataset_uri) if request.dataset_uri else None
-    parsed = parse_request(model=None, model_uri=request.model_uri, dataset=dataset, **request.parameters)
+    model, address = (("", request.model_uri), "") if request.is_artifact else (None, request.model_uri)
+    parsed = parse_request(model=model, model_uri=address, dataset=dataset, **request.parameters)
     output = _Output(str(Path(PREDICTIONS).absolute()), "")
     run_prediction(parsed, output, work.engine)
     work.store.upload_folder(output.path, PREDICTIONS)

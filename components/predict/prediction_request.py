@@ -17,8 +17,9 @@ class PredictionRequest:
     """The step's checked parameters.
 
     Attributes:
-        model: Folder of the model and its model.json; "" if it is to be downloaded.
+        model: Folder of the model; "" if it is to be downloaded.
         model_uri: Address of the model.
+        is_artifact: Whether the model is the input `model`, which may lack model.json.
         dataset: Folder of the dataset.json; "" for a source.
         source: Path or address of a table; "" for a dataset.
         key_columns: Columns that are copied to the output; () for the names of the files and the numbers of the rows.
@@ -29,6 +30,7 @@ class PredictionRequest:
 
     model: str
     model_uri: str
+    is_artifact: bool
     dataset: str
     source: str
     key_columns: tuple[str, ...]
@@ -51,7 +53,8 @@ def parse_request(
     """Check the step's parameters.
 
     Args:
-        model: Folder and address of the input `model`; None if it is not set.
+        model: Folder and address of the input `model`; None if it is not set. The folder is "" if the
+            model is to be downloaded.
         model_uri: See the component, as all that follow.
         dataset: Folder of the input `dataset`; None if it is not set.
         source: See the component.
@@ -80,6 +83,7 @@ def parse_request(
     return PredictionRequest(
         model[0] if model else "",
         model[1] if model else model_uri,
+        model is not None,
         dataset or "",
         source,
         tuple(key_columns),

@@ -65,7 +65,8 @@ def run_step(
         folder = prediction_folder(predictions.uri)
         if runner := pod_runner(chosen, predictions.uri, _LOG):
             dataset_uri = dataset.uri if dataset else ""
-            asked = PredictionJobRequest(chosen.count, folder, resolve(request.model_uri), dataset_uri, parameters)
+            address = request.model_uri if request.is_artifact else resolve(request.model_uri)
+            asked = PredictionJobRequest(chosen.count, folder, address, request.is_artifact, dataset_uri, parameters)
             return Predicted(predict_in_pods(asked, chosen.settings, runner, predictions, _LOG))
         with engine_of(chosen, predictions.path, predictions.uri, folder) as engine:
             return Predicted(run_prediction(request, predictions, engine))

@@ -121,6 +121,27 @@ def test_an_interrupted_deletion_is_finished_by_the_next_export(root, store, mak
     assert versions(store) == ["2"]
 
 
+def test_a_deletion_that_ended_after_its_record_is_finished_by_the_next_export(
+    root, store, make_model, export, monkeypatch
+):
+    model = make_model()
+    export(model, root)
+
+    def fail(keys):
+        if "claim" not in (keys := [*keys])[0]:
+            raise KeyboardInterrupt
+        store.__class__.delete(store, keys)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "delete", fail)
+        with pytest.raises(KeyboardInterrupt):
+            delete_version(store, "digits", 1)
+    assert deleted_versions(store, "digits") == {1}
+    assert store.exists("digits/1/saved_model.pb")
+    assert export(model, root).version == 2
+    assert versions(store) == ["2"]
+
+
 def test_a_claim_keeps_others_away(bucket, make_model, export, monkeypatch):
     export(make_model(), bucket)
     store = open_store(f"s3://{bucket}")

@@ -13,6 +13,7 @@ from kfp_distributed.components.predict.prediction_request import parse_request
 from kfp_distributed.components.worker_pool.dask_engine import DaskEngine
 from kfp_distributed.processes import ProcessGroup
 from kfp_distributed.storage.embedded import embedded_object_store
+from kfp_distributed.storage.model import ModelIncomplete
 from kfp_distributed.storage.opener import open_store
 
 ROWS = 400
@@ -79,10 +80,21 @@ def test_workers_of_other_machines_take_the_model_and_the_rows_from_the_store(
         engine = DaskEngine("s3://pipelines/scratch", scheduler=address)
         output = dsl.Artifact(uri=str(tmp_path / "elsewhere"))
 
-        def run(**addresses):
+        def run(model=None, **addresses):
             values = {"model_uri": "s3://pipelines/model", "source": "s3://pipelines/rows.csv", **addresses}
-            return run_prediction(parse_request(model=None, dataset=None, **values, **PARAMETERS), output, engine)
+            return run_prediction(parse_request(model=model, dataset=None, **values, **PARAMETERS), output, engine)
 
+        assert run() == alone.rows
+        store.upload(model / "model.onnx", "artifact/model.onnx")
+        # Without model.json, the address of an artifact is enough, and any other address is not.
+        assert run(model=("", "s3://pipelines/artifact"), model_uri="") == alone.rows
+        assert pq.read_table(sorted(Path(output.path).glob("*.parquet")))["probability"].equals(
+            alone.table()["probability"]
+        )
+        with pytest.raises(ModelIncomplete, match=r"has no model\.json"):
+            run(model_uri="s3://pipelines/artifact")
+        with pytest.raises(ModelIncomplete, match=r"none of the files model\.onnx"):
+            run(model=("", "s3://pipelines/nothing"), model_uri="")
         assert run() == alone.rows
         assert store.list("scratch") == []
         for wrong in ({"source": str(source)}, {"model_uri": str(model)}, {"source": "https://example.com/rows.csv"}):

@@ -156,6 +156,32 @@ def test_connect_timeout(server, silent_address, monkeypatch):
         store.read("key")
 
 
+@pytest.mark.parametrize("size", [4, -1])
+def test_a_copy_may_take_longer_than_other_requests(server, store, proxy, monkeypatch, size):
+    """The server answers when it has copied all bytes."""
+    monkeypatch.setattr(s3, "READ_SECONDS", 1.0)
+    patient = S3Store(store.uri, store.credentials, retry_seconds=0)
+    patient.write("key", b"data")
+    proxy.faults = [Fault("PUT", before=lambda: time.sleep(3))]
+    patient.copy(patient, "key", "copy", size=size)
+    assert patient.read("copy") == b"data"
+    proxy.faults = [Fault("PUT", times=2, before=lambda: time.sleep(3))]
+    with pytest.raises(StoreAway, match=r"read timeout=1\.0"):
+        patient.write("key", b"data")
+
+
+def test_a_copy_without_an_answer_is_sent_four_times(server, store, proxy, monkeypatch):
+    """Otherwise a server that hangs would be waited for during hours."""
+    monkeypatch.setattr(s3, "COPY_SECONDS", 0.5)
+    patient = S3Store(store.uri, store.credentials, retry_seconds=20)
+    patient.write("key", b"data")
+    proxy.requests.clear()
+    proxy.faults = [Fault("PUT", times=9, before=lambda: time.sleep(1))]
+    with pytest.raises(StoreAway, match=r"read timeout=0\.5"):
+        patient.copy(patient, "key", "copy", size=4)
+    assert methods(proxy) == ["PUT"] * 4
+
+
 def test_timeout_of_await_answer(server, silent_address):
     silent = S3Store("s3://bucket", replace(server.credentials(), endpoint=silent_address))
     start = time.monotonic()

@@ -32,6 +32,7 @@ request = PredictionJobRequest(
     workers=fields["workers"],
     folder=prediction_folder(fields["predictions"]),
     model_uri=fields["model_uri"],
+    is_artifact=False,
     dataset_uri="",
     parameters=fields["parameters"],
 )
