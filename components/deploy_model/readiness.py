@@ -59,6 +59,8 @@ def judge(
     own = [pod for pod in living if deployment_of(dict(pod)) == deployment]
     ready = [pod for pod in own if is_ready(pod)]
     if (ready or was_ready) and _serves(service, ready, others=len(living) - len(own)):
+        if not address_of(dict(service)):
+            return Readiness("waiting", "its status has no address yet")
         return Readiness("ready")
     for finding in sorted(filter(None, map(_judge_pod, own)), key=lambda finding: finding.state != "failed"):
         return finding
