@@ -33,6 +33,10 @@ class _Server(NamedTuple):
     uri: str
     url: str
 
+    def serves(self, uri: str) -> bool:
+        """Return whether it serves a model, and has not ended."""
+        return self.uri == uri and self.process.poll() is None
+
 
 class LocalServers(ThreadingUnixStreamServer):
     """Starts a model server for each name that a step requests.
@@ -74,7 +78,7 @@ class LocalServers(ThreadingUnixStreamServer):
             self._started += 1
             child = f"{name}-{self._started}"
             current = self._servers.get(name)
-        if current and current.uri == uri and current.process.poll() is None:
+        if current and current.serves(uri):
             return current.url
         self._logs.mkdir(exist_ok=True)
         log = self._logs / f"{child}.log"
@@ -87,11 +91,12 @@ class LocalServers(ThreadingUnixStreamServer):
             self._group.stop([child])
             raise
         with self._lock:
-            previous = self._servers.get(name)
-            self._servers[name] = _Server(child, process, uri, url)
-        if previous:
-            self._group.stop([previous.child])
-        return url
+            previous, server = self._servers.get(name), _Server(child, process, uri, url)
+            # Another step may have deployed the same meanwhile, and has its address.
+            kept = previous if previous and previous.serves(uri) else server
+            self._servers[name] = kept
+        self._group.stop(other.child for other in (previous, server) if other and other is not kept)
+        return kept.url
 
 
 class _Handler(StreamRequestHandler):

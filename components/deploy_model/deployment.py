@@ -22,7 +22,7 @@ from kfp_distributed.components.deploy_model.inference_service import (
     serves_request,
     with_predictor,
 )
-from kfp_distributed.components.deploy_model.readiness import address_of, service_is_ready
+from kfp_distributed.components.deploy_model.readiness import address_of, judge
 from kfp_distributed.components.deploy_model.served_copies import ServedCopies
 from kfp_distributed.components.deploy_model.service_checks import (
     check_mode,
@@ -32,7 +32,7 @@ from kfp_distributed.components.deploy_model.service_checks import (
     service_path,
     try_change,
 )
-from kfp_distributed.components.deploy_model.service_follower import ServiceFollower
+from kfp_distributed.components.deploy_model.service_follower import SERVICE_LABEL, ServiceFollower
 from kfp_distributed.components.train.run.facts import Log
 from kfp_distributed.components.train.run.runners.kubernetes.watcher import Watcher
 from kfp_distributed.components.train.run.signals import ended_by_signals, signals_wait
@@ -169,7 +169,7 @@ class Deployment:
         request, version = self._request, self._version
         if current:
             # A version that was ready once has made the one before it superfluous, and that was deleted.
-            is_good = service_is_ready(current) or self._is_lost(previous_address(current))
+            is_good = self._is_lost(previous_address(current)) or self._is_ready(current)
             body = next_service(current, request, version, deployment, self._source, is_good=is_good)
         else:
             body = new_service(request, version, deployment, self._api.namespace, self._source)
@@ -191,6 +191,13 @@ class Deployment:
                 self._applied = self._api.call("POST", self._path.rpartition("/")[0], body)
         self._log("INFO", f"{'changed' if current else 'created'} {self._shown}, which has {self._version.uri} now")
         return self._applied
+
+    def _is_ready(self, current: Object) -> bool:
+        """Return whether the current deployment is ready: the status may still be that of the one before."""
+        query = {"labelSelector": f"{SERVICE_LABEL}={self._request.name}"}
+        pods = self._api.list_objects(f"/api/v1/namespaces/{self._api.namespace}/pods", query).items
+        # Knative may have stopped all pods for lack of requests.
+        return judge(current, pods, deployment_of(current), was_ready=not pods, is_new=False).state == "ready"
 
     def _is_lost(self, uri: str) -> bool:
         return self._copies.is_own(uri) and not self._copies.is_complete(uri)

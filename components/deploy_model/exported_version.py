@@ -3,7 +3,6 @@
 import re
 from typing import NamedTuple
 
-from kfp_distributed.components.model_versions.aliases import resolve
 from kfp_distributed.components.model_versions.versions import LARGEST_VERSION, SERVED_FORMATS, read_complete
 from kfp_distributed.library.address_secrets import without_secrets
 from kfp_distributed.storage.files import FileEntry
@@ -55,13 +54,12 @@ def find_version(model_uri: str) -> tuple[ExportedVersion, Store]:
     """Find an exported version and the store of its folder for exports. It is complete, so that a server can load it.
 
     Args:
-        model_uri: Address of the version, as `parse_version_uri` takes it, or ROOT/MODEL@ALIAS.
+        model_uri: Address of the version, as `parse_version_uri` takes it.
 
     Raises:
         ValueError: The address is not that of a complete version, or no server loads its format.
         StorageError: The store cannot be read.
     """
-    model_uri = resolve(model_uri)
     uri, name, number = parse_version_uri(model_uri)
     store = open_store(uri_beside(uri_beside(model_uri)))
     manifest = read_complete(store, f"{name}/{number}/")

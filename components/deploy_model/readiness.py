@@ -59,6 +59,8 @@ def judge(
     own = [pod for pod in living if deployment_of(dict(pod)) == deployment]
     ready = [pod for pod in own if is_ready(pod)]
     if (ready or was_ready) and _serves(service, ready, others=len(living) - len(own)):
+        if not address_of(dict(service)):
+            return Readiness("waiting", "its status has no address yet")
         return Readiness("ready")
     for finding in sorted(filter(None, map(_judge_pod, own)), key=lambda finding: finding.state != "failed"):
         return finding
@@ -69,21 +71,16 @@ def judge(
     return Readiness("waiting", "" if is_new else _condition_reason(service))
 
 
-def is_ready(pod: Mapping[str, Any]) -> bool:
-    """Return whether a pod serves requests."""
-    return _is_true(pod.get("status", {}), "Ready")
-
-
-def service_is_ready(service: Mapping[str, Any]) -> bool:
-    """Return whether an InferenceService serves the version that its spec names, or one before it."""
-    return _is_true(service.get("status", {}), "Ready")
+def is_ready(item: Mapping[str, Any]) -> bool:
+    """Return whether a pod serves requests, or an InferenceService: the version of its spec, or one before it."""
+    return _is_true(item.get("status", {}), "Ready")
 
 
 def _serves(service: Mapping[str, Any], ready: list[Mapping[str, Any]], others: int) -> bool:
     status = service.get("status", {})
     # A service without the status of a model is of a server with a container of its own.
     states = status.get("modelStatus", {}).get("states", {"targetModelState": "Loaded"})
-    if not service_is_ready(service) or states.get("targetModelState") != "Loaded":
+    if not is_ready(service) or states.get("targetModelState") != "Loaded":
         return False
     if is_standard(dict(service)):
         return not others

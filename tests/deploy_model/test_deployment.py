@@ -164,6 +164,16 @@ def test_a_failed_deployment_after_one_that_was_killed_restores_the_last_good_ve
     assert api.objects[KEY]["spec"] == stored["spec"]
 
 
+def test_a_version_whose_status_is_that_of_the_version_before_is_not_restored(api, deploy):
+    deploy(3)
+    api.outcomes |= {4: "pending", 5: "initializer"}
+    api.set_status = lambda name, outcome: None  # KServe has not seen version 4 yet, so the status stays Ready.
+    deploy_without_end(api, 4)
+    with pytest.raises(DeploymentFailed, match=r"has s3://models/digits/3 again\. It is ready"):
+        deploy(5, task="another")
+    assert served(api) == 3
+
+
 def deploy_without_end(api, number):
     """Change the service as a step that is killed at once."""
     source = {"kfp-distributed/run": "run-1", "kfp-distributed/task": "killed"}

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Thread
 from urllib.error import URLError
@@ -97,6 +98,14 @@ def test_a_version_replaces_another_one_when_it_is_ready(versions, tmp_path):
     with pytest.raises(URLError, match="refused"):
         version_at(url)
     assert len(servers()) == 1
+
+
+def test_two_steps_that_deploy_one_version_get_one_server(versions):
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(deploy_locally, [DeploymentRequest("twice")] * 2, [versions[0]] * 2)
+    with urlopen(f"{first}/v1/models/twice", timeout=10) as response:
+        assert response.status == 200
+    assert first == second
 
 
 def test_a_canary_is_refused(versions, tmp_path):

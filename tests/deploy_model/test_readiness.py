@@ -5,6 +5,7 @@ import pytest
 from kfp_distributed.components.deploy_model.readiness import Readiness, address_of, judge
 
 READY = {
+    "url": "http://digits-team.example.com",
     "conditions": [{"type": "Ready", "status": "True"}],
     "modelStatus": {"transitionStatus": "UpToDate", "states": {"targetModelState": "Loaded"}},
 }
@@ -41,6 +42,12 @@ def test_the_own_pod_must_be_ready():
     assert look(service()).state == "waiting"
     assert look(service(), pod("old")).state == "waiting"
     assert look(service(), pod(ready=False), pod("old")).state == "waiting"
+
+
+def test_a_service_without_an_address_is_not_ready_yet():
+    without_url = {key: value for key, value in READY.items() if key != "url"}
+    assert look(service(without_url), pod()) == Readiness("waiting", "its status has no address yet")
+    assert look(service({**without_url, "address": {"url": "http://digits-predictor.team"}}), pod()).state == "ready"
 
 
 def test_in_standard_mode_the_old_pods_must_be_gone():
