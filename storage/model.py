@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -56,7 +56,7 @@ class ModelManifest:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> ModelManifest:
-        """Parse the text of a manifest.
+        """Parse the text of a manifest. Keys that are not known, such as those of a newer version, are ignored.
 
         Raises:
             ValueError: The text is not a valid manifest. The message has the cause.
@@ -65,7 +65,8 @@ class ModelManifest:
             content = json.loads(text)
             files = tuple(FileEntry(**entry) for entry in content.pop("files"))
             columns, trained = tuple(content.pop("columns")), tuple(content.pop("training_data", ()))
-            return cls(files=files, columns=columns, training_data=trained, **content)
+            known = {attribute.name: content[attribute.name] for attribute in fields(cls) if attribute.name in content}
+            return cls(files=files, columns=columns, training_data=trained, **known)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"the manifest is not valid: {error!r}") from None
 

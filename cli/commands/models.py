@@ -128,9 +128,11 @@ def _alias(address: str, name: str, remove: bool) -> None:
     """Let an alias name a version. If it names another version, it moves."""
     with _errors_of_arguments():
         check_alias(name)
+    model = _parse(address)
+    if remove and (model.version or model.alias):
+        raise WrongArgument(f"{address!r} names a version: give ROOT/MODEL with --remove")
     with _errors():
         if remove:
-            model = _parse(address)
             remove_alias(open_store(model.root), model.model_name, name)
             click.echo(f"removed {name}")
             return

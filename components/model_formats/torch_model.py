@@ -65,7 +65,7 @@ class ExportedModel:
             dictionary, else the name "output", or "output_0" and so on of several.
 
     Raises:
-        ValueError: The model cannot be loaded, or takes nested arguments.
+        ValueError: The model cannot be loaded, or takes or returns other things than tensors.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -84,15 +84,18 @@ class ExportedModel:
         if not all(isinstance(values.get(name), torch.Tensor) for name in names):
             raise ValueError(f"{file} takes the arguments {names}: export a model whose forward takes tensors")
         self._keywords = tuple(keywords.context or ())
-        outputs = program.call_spec.out_spec
+        outputs, nodes = program.call_spec.out_spec, signature.user_outputs
         if outputs.type is dict:
             keys = [str(key) for key in outputs.context]
         else:
-            count = len(signature.user_outputs)
-            keys = [f"{_OUTPUT}_{number}" for number in range(count)] if count > 1 else [_OUTPUT]
+            keys = [f"{_OUTPUT}_{number}" for number in range(len(nodes))] if len(nodes) > 1 else [_OUTPUT]
+        if len(keys) != len(nodes) or not all(isinstance(values.get(node), torch.Tensor) for node in nodes):
+            raise ValueError(
+                f"{file} returns {[*nodes]}: export a model whose forward returns a tensor, or a dictionary of tensors"
+            )
         self.signature = Signature(
             {name: _spec(name, values[name]) for name in names},
-            {key: _spec(key, values[node]) for key, node in zip(keys, signature.user_outputs, strict=True)},
+            {key: _spec(key, values[node]) for key, node in zip(keys, nodes, strict=True)},
         )
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kfp_distributed.storage.errors import KeyNotFound
+from kfp_distributed.storage.files import FileEntry
 from kfp_distributed.storage.model_format import SERVED_FILES
 from kfp_distributed.storage.store import Store
 
@@ -86,10 +87,11 @@ def _read_manifest(store: Store, target: str) -> dict[str, Any] | None:
     """Return the content of export.json; None if there is none, or it is not one of this component."""
     try:
         manifest: dict[str, Any] = json.loads(store.read(target + EXPORT_MANIFEST))
-        _key_files(manifest)
+        files = [FileEntry(**entry) for entry in manifest["files"]]
+        is_own = bool(files) and isinstance(manifest["metrics"], dict)
     except (KeyNotFound, ValueError, TypeError, KeyError):
         return None
-    return manifest
+    return manifest if is_own else None
 
 
 def key_files(paths: Iterable[str]) -> set[str]:

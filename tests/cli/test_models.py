@@ -66,6 +66,15 @@ def test_an_alias_moves_and_is_removed(root):
     assert "has no alias 'production'" in run("show", f"{root}/digits@production", code=1)
 
 
+@pytest.mark.parametrize("manifest", ["[]", '{"files": [], "metrics": {}}', '{"files": [{"path": "saved_model.pb"}]}'])
+def test_a_version_with_the_manifest_of_another_tool_is_listed(root, manifest):
+    Path(root, "digits/9").mkdir()
+    Path(root, "digits/9/saved_model.pb").write_bytes(b"graph")
+    Path(root, "digits/9/export.json").write_text(manifest)
+    assert run("list", root, "digits").splitlines()[1].split() == ["9", "other", "tool"]
+    assert "digits/9 is not a complete version of export_model" in run("verify", f"{root}/digits/9", code=1)
+
+
 def test_the_inputs_and_outputs_of_a_model_are_shown(root):
     lines = run("show", f"{root}/digits/3").splitlines()
     assert {"input size: float32 [n, 1]", "output probabilities: float32 of any shape"} <= {*lines}
@@ -110,6 +119,7 @@ def test_two_versions_are_compared(root):
         (["show", "/srv/digits"], "names no version"),
         (["show", "models"], "is not the address of a model or a version"),
         (["alias", "/srv/digits/1", "latest"], "alias 'latest' always means"),
+        (["alias", "/srv/digits/1", "production", "--remove"], "give ROOT/MODEL with --remove"),
         (["delete", "/srv/digits"], "give ROOT/MODEL with --keep"),
         (["delete", "/srv/digits/1", "--keep", "2"], "give ROOT/MODEL with --keep"),
     ],

@@ -191,25 +191,6 @@ def test_wrong_credentials_are_named_without_the_secret(bucket, make_model, expo
     assert "not-the-secret-of-this-server" not in text
 
 
-def test_the_file_of_an_onnx_model_is_exported_last(tmp_path, export, monkeypatch):
-    folder, written = tmp_path / "model", []
-    folder.mkdir()
-    for name in ("model.onnx", "notes.txt"):
-        (folder / name).write_text(name)
-    (folder / "model.json").write_text(ModelManifest("onnx", describe_folder(folder)).to_json())
-    server = type(open_store(str(tmp_path)))
-    write = server.write_from
-
-    def note(store, key, *content, **callbacks):
-        written.append(key)
-        return write(store, key, *content, **callbacks)
-
-    monkeypatch.setattr(server, "write_from", note)
-    assert export(folder, str(tmp_path / "served")).version == 1
-    of_version = [key.removeprefix("digits/1/") for key in written if key.startswith("digits/1/")]
-    assert (set(of_version[:-2]), of_version[-2:]) == ({"model.json", "notes.txt"}, ["export.json", "model.onnx"])
-
-
 def test_both_formats_of_a_model_are_copied_after_the_manifest(tmp_path, export, monkeypatch):
     folder, written = tmp_path / "model", []
     folder.mkdir()

@@ -68,22 +68,27 @@ print(json.dumps(answers))
 """
 
 
-@pytest.mark.parametrize("kind", ["torchscript", "torch_export"])
-def test_a_model_of_pytorch_takes_columns_by_name_or_the_matrix(tmp_path, kind):
-    python = trainer_python("pytorch") if kind == "torchscript" else str(environment("torch2"))
+def run_program(python, tmp_path, program, *words):
+    """Run a program with the library; return the last line that it prints, as JSON."""
     site = tmp_path / "site"
     site.mkdir()
     (site / "kfp_distributed").symlink_to(Path(__file__).parents[2])
-    program = tmp_path / "program.py"  # torch.jit.script reads the source.
-    program.write_text(PROGRAM)
+    file = tmp_path / "program.py"  # torch.jit.script reads the source.
+    file.write_text(program)
     ran = subprocess.run(
-        [python, program, tmp_path, kind],
+        [python, file, tmp_path, *words],
         env={**os.environ, "PYTHONPATH": str(site), "_KFP_RUNTIME": "true"},
         capture_output=True,
         text=True,
     )
     assert ran.returncode == 0, ran.stderr
-    by_column, matrix = json.loads(ran.stdout.splitlines()[-1])
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("kind", ["torchscript", "torch_export"])
+def test_a_model_of_pytorch_takes_columns_by_name_or_the_matrix(tmp_path, kind):
+    python = trainer_python("pytorch") if kind == "torchscript" else str(environment("torch2"))
+    by_column, matrix = run_program(python, tmp_path, PROGRAM, kind)
     answers = {"output": [[14], [26], [2], [0]]}
     is_exported = kind == "torch_export"
     assert by_column[:3] == [True, dict.fromkeys(("size", "colour"), [None, 1] if is_exported else None), answers]
@@ -91,6 +96,41 @@ def test_a_model_of_pytorch_takes_columns_by_name_or_the_matrix(tmp_path, kind):
     for _, _, _, failure, nan in (by_column, matrix):
         assert failure is None or failure.startswith("the model failed: ")
         assert nan.startswith("1 of 1 weight tensors of the model have NaN")
+
+
+OUTPUTS = """
+import json, sys
+from pathlib import Path
+import torch
+from kfp_distributed.components.model_formats.load import load_model
+
+class WithNone(torch.nn.Module):
+    def forward(self, x):
+        return {"probabilities": x.softmax(1), "loss": None}
+
+class WithNumber(torch.nn.Module):
+    def forward(self, x):
+        return x, 3
+
+class Nested(torch.nn.Module):
+    def forward(self, x):
+        return {"probabilities": (x, x + 1)}
+
+answers = []
+for network in (WithNone(), WithNumber(), Nested()):
+    torch.export.save(torch.export.export(network, (torch.zeros(3, 2),)), Path(sys.argv[1], "model.pt2"))
+    try:
+        load_model(Path(sys.argv[1]))
+        answers.append("")
+    except ValueError as error:
+        answers.append(str(error))
+print(json.dumps(answers))
+"""
+
+
+def test_a_program_that_returns_other_things_than_tensors_is_refused(tmp_path):
+    for message in run_program(str(environment("torch2")), tmp_path, OUTPUTS):
+        assert message.endswith("export a model whose forward returns a tensor, or a dictionary of tensors"), message
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is installed")

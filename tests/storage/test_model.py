@@ -31,6 +31,10 @@ def test_manifest_round_trip():
     assert ModelManifest.from_json(ModelManifest().to_json()) == ModelManifest()
 
 
+def test_a_manifest_of_a_newer_version_is_read():
+    assert ModelManifest.from_json(json.dumps({**json.loads(MANIFEST.to_json()), "newer": [1]})) == MANIFEST
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
