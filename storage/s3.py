@@ -186,6 +186,11 @@ class S3Store(Store):
             # The object of the folder itself, which some tools create, has no name here.
             return sorted({item.object_name[len(start) :] for item in items} - {""})
 
+    def has_objects(self, prefix: str) -> bool:
+        """See Store. It takes one request, however many objects there are."""
+        with self._errors(prefix):
+            return any(True for _ in self._objects(prefix))
+
     def states(self) -> tuple[ObjectState, ...]:
         """Return the state of the object at the root, or if there is none, of all objects below it."""
         if self.root:

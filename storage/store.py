@@ -77,12 +77,16 @@ class Store(Protocol):
     def children(self, folder: str = "") -> Sequence[str]:
         """Return the names of the objects and folders directly in a folder, sorted. "/" ends the name of a folder.
 
-        It takes as long as one level has names, however many objects the folders in it have. A folder without objects
-        does not exist.
+        It takes as long as one level has names, however many objects the folders in it have. SeaweedFS still lists a
+        folder for minutes after its last object was deleted. `has_objects` tells such a folder.
 
         Args:
             folder: The folder. Default: the root.
         """
+
+    def has_objects(self, prefix: str) -> bool:
+        """Return whether there is an object whose key begins with a prefix."""
+        return bool(self.list(prefix))
 
     def exists(self, key: str) -> bool:
         """Return whether the object exists."""

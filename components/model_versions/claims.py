@@ -134,10 +134,10 @@ def hold(store: Store, claim: Claim, source_run: str) -> Iterator[Literal["free"
     state: Literal["free", "claimed", "exists"] = "claimed"
     store.write(f"{claim.folder}claim", f"{source_run}\n{claim.task}".strip().encode())
     try:
-        others = {prefix: age for prefix, age in _claim_ages(store, claim.siblings).items() if prefix != claim.folder}
+        others = _other_claims(store, claim)
         if all(age > LEASE_SECONDS for age in others.values()):
             # Look for a version after the claims: an export that has just finished has deleted its claim.
-            is_used = _clear(store, claim, others) if others else bool(store.children(claim.target.rstrip("/")))
+            is_used = _clear(store, claim, others) if others else store.has_objects(claim.target)
             for prefix in others:
                 store.delete(_keys_below(store, prefix))
             state = "exists" if is_used else "free"
@@ -160,15 +160,21 @@ def clear_dead(store: Store, model_name: str) -> None:
         if not re.fullmatch("[1-9][0-9]*/", folder):
             continue
         claim = Claim(model_name, int(folder[:-1]))
-        if any(age > LEASE_SECONDS for age in _claim_ages(store, claim.siblings).values()):
+        if any(age > LEASE_SECONDS for age in _other_claims(store, claim).values()):
             with hold(store, claim, "deletes the files of a killed export"):
                 pass
 
 
-def _claim_ages(store: Store, siblings: str) -> dict[str, float]:
-    """Return the seconds since the latest renewal of each claim to a number, by prefix; 0 for what is not a claim."""
-    ages = {}
+def _other_claims(store: Store, claim: Claim) -> dict[str, float]:
+    """Return the ages of the other claims to a number, by prefix: seconds since the latest renewal.
+
+    The age of what is not a claim is 0. A folder without objects is a claim that was deleted, or one whose object is
+    not written yet. The owner of the latter lists the claims later and sees this one.
+    """
+    ages, siblings = {}, claim.siblings
     for name in store.children(siblings.rstrip("/")):
+        if siblings + name == claim.folder or not store.has_objects(siblings + name):
+            continue
         match = re.fullmatch("([0-9]+)-.*/", name)
         age = time.time() - int(match[1]) if match else 0.0
         if age > LEASE_SECONDS:  # Otherwise it lives without renewals.

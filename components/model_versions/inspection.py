@@ -50,8 +50,8 @@ class VersionSummary:
 
 def list_models(store: Store) -> list[str]:
     """Return the names of the models in a folder for exports: its folders that have numbered folders."""
-    names = [folder[:-1] for folder in store.children() if folder.endswith("/")]
-    return [name for name in names if _is_model_name(name) and version_numbers(store.children(name))]
+    names = [folder[:-1] for folder in store.children() if folder.endswith("/") and _is_model_name(folder[:-1])]
+    return [name for name in names if version_numbers(store.children(name)) and store.has_objects(f"{name}/")]
 
 
 def list_versions(store: Store, model_name: str) -> list[VersionSummary]:
@@ -61,6 +61,8 @@ def list_versions(store: Store, model_name: str) -> list[VersionSummary]:
     for number in version_numbers(store.children(model_name)):
         target = Claim(model_name, number).target
         manifest = read_complete(store, target)
+        if not manifest and not store.has_objects(target):
+            continue
         state: VersionState = "complete"
         if number in deleted:
             state = "deleting"

@@ -15,8 +15,10 @@ from kfp_distributed.storage.opener import open_store
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory):
-    with embedded_object_store(tmp_path_factory.mktemp("object-store")) as store:
+def server(request, tmp_path_factory):
+    """A real S3 server. Each test uses its own bucket. `on_each_store` parametrizes it."""
+    serve = getattr(request, "param", embedded_object_store)
+    with serve(tmp_path_factory.mktemp("object-store")) as store:
         yield store
 
 

@@ -1,4 +1,4 @@
-"""Exports as processes that race for a number, or are killed, against a real S3 server."""
+"""Exports as processes that race for a number, or are killed, against real S3 servers."""
 
 import pytest
 from export_race_checks import (
@@ -9,6 +9,9 @@ from export_race_checks import (
     check_kills,
     store_model,
 )
+from seaweedfs import on_each_store
+
+pytestmark = on_each_store
 
 
 def test_exports_that_begin_together_get_different_numbers(bucket, tmp_path):

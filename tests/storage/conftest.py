@@ -14,9 +14,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory):
-    """A real S3 server for all tests. Each test uses its own bucket."""
-    with embedded_object_store(tmp_path_factory.mktemp("objects")) as running:
+def server(request, tmp_path_factory):
+    """A real S3 server. Each test uses its own bucket. `on_each_store` parametrizes it."""
+    serve = getattr(request, "param", embedded_object_store)
+    with serve(tmp_path_factory.mktemp("objects")) as running:
         yield running
 
 

@@ -5,10 +5,12 @@ import threading
 
 import pytest
 from faulty_proxy import Fault
+from seaweedfs import on_each_store
 from store_contract import entry, fill
 
 from kfp_distributed.storage import StorageError, multipart
 
+pytestmark = on_each_store
 BIG = os.urandom(20 << 20)  # Three parts.
 
 

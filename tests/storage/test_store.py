@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+from seaweedfs import on_each_store
 from store_contract import StoreContract, content, entry, fill
 
 from kfp_distributed.storage import Credentials, Entry, KeyNotFound, StorageError, open_store
@@ -88,6 +89,7 @@ class TestFolder(StoreContract):
         assert not isinstance(error.value, KeyNotFound)
 
 
+@on_each_store
 class TestS3(StoreContract):
     @pytest.fixture
     def store(self, bucket, server):
@@ -112,7 +114,7 @@ class TestS3(StoreContract):
             unknown: ("access denied, check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY ", "(InvalidAccessKeyId)"),
         }
         for credentials, (cause, code) in cases.items():
-            store = open_store("s3://no-such-bucket/x", credentials)
+            store = open_store("s3://no-such-bucket/x", credentials, retry_seconds=1)
             for key, action in {
                 "x/k": lambda: store.read("k"),  # noqa: B023
                 "x/l": lambda: store.write("l", bytes(9 << 20)),  # noqa: B023
@@ -124,8 +126,9 @@ class TestS3(StoreContract):
                 error = raised.value
                 assert not isinstance(error, KeyNotFound)
                 assert (error.endpoint, error.bucket, error.key) == (server.endpoint, "no-such-bucket", key)
-                # The response to a HEAD request has no body, and so no code.
-                if not ("x/m" in key and "denied" in cause):
+                # The response to a HEAD request has no body, and so no code. SeaweedFS answers a copy to a
+                # missing bucket with the status 500.
+                if not ("x/m" in key and ("denied" in cause or "500" in str(error))):
                     assert str(error).startswith(f"{server.endpoint}, bucket 'no-such-bucket', key '{key}': {cause}")
                     assert str(error).endswith(code)
                 text = f"{error!r} {error} {error.__cause__} {store.credentials!r}"
