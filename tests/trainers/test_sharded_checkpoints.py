@@ -34,7 +34,9 @@ BYTES = 3 * 2 * WIDTH * WIDTH * 4
 """Two matrices, and two states of Adam for each."""
 
 
-def train(model_dir, steps: int, go: str = "", stop: str = "", width: int = 1024, fails: bool = False):
+def train(
+    model_dir, steps: int, go: str = "", stop: str = "", width: int = 1024, waits: bool = False, fails: bool = False
+):
     """Train a network of two matrices that are divided among the ranks. Save a sharded checkpoint after each step."""
     import time
     from pathlib import Path
@@ -76,7 +78,7 @@ def train(model_dir, steps: int, go: str = "", stop: str = "", width: int = 1024
         optimizer.zero_grad()
         seen += 8
         begin = time.monotonic()
-        save_sharded(state, step)
+        save_sharded(state, step, wait=waits)
         print(f"step {step} pause {time.monotonic() - begin:.3f} total {total():.9e}", flush=True)
         if is_ending():
             return
@@ -210,8 +212,8 @@ def test_checkpoint_of_four_ranks_is_loaded_by_two(make_ranks, checkpoints, obje
     # resume_from copies it like others.
     copy_newest(checkpoints, target := open_store("s3://bucket/other/checkpoints", object_store.credentials()))
     other = make_ranks("other", steps=6)
-    other.start(2)
-    assert other.wait() == [0] * 2, other.text()
+    other.start(1)
+    assert other.wait() == [0], other.text()
     assert "begins with step 7" in other.text()
     assert complete_checkpoints(target) == complete_checkpoints(checkpoints)
 
@@ -219,25 +221,25 @@ def test_checkpoint_of_four_ranks_is_loaded_by_two(make_ranks, checkpoints, obje
 def test_rank_that_is_killed_during_its_upload_leaves_no_complete_checkpoint(
     make_ranks, checkpoints, object_store, tmp_path
 ):
-    ranks = make_ranks(steps=1000, go=str(tmp_path / "go"))
-    ranks.start(4)
+    ranks = make_ranks(steps=1000, go=str(tmp_path / "go"), width=768)
+    ranks.start(3)
     ranks.wait_for("checkpoint 00000001 of step 1 is stored")
     # The upload runs beside the training, so it may end before the line of its step is printed.
     ranks.wait_for("step 1 pause")
     first = ranks.totals()["1"]
     with hanging(object_store):
         (tmp_path / "go").touch()
-        ranks.wait_for("step 2 pause", rank=3)
-        ranks.running[3].kill()
-        ranks.running[3].wait()
+        ranks.wait_for("step 2 pause", rank=2)
+        ranks.running[2].kill()
+        ranks.running[2].wait()
     # The others store their part, but the checkpoint remains incomplete.
-    assert ranks.wait()[:3] == [PEER_LOST] * 3, ranks.text()
+    assert ranks.wait()[:2] == [PEER_LOST] * 2, ranks.text()
     assert complete_checkpoints(checkpoints) == ["00000001"]
     assert "00000002" in list_checkpoints(checkpoints).folders
-    assert not any("rank-3" in entry.key for entry in checkpoints.list("00000002/"))
-    set_parameters(ranks, steps=2)
-    ranks.start(2)
-    assert ranks.wait() == [0] * 2, ranks.text()
+    assert not any("rank-2" in entry.key for entry in checkpoints.list("00000002/"))
+    set_parameters(ranks, steps=2, width=768)
+    ranks.start(1)
+    assert ranks.wait() == [0], ranks.text()
     assert f"begins with step 2, seen 8, total {first}" in ranks.text()
     stored = list_checkpoints(checkpoints)
     assert len(stored.complete) == 2
@@ -262,13 +264,11 @@ def test_training_continues_while_the_store_does_not_answer(make_ranks, checkpoi
 
 
 def test_damaged_and_rejected_checkpoints_are_skipped(make_ranks, checkpoints, object_store):
-    ranks = make_ranks(steps=1)
+    ranks = make_ranks(steps=3, waits=True)
+    ranks.start(2)
+    assert ranks.wait() == [0] * 2, ranks.text()
     model = open_store("s3://bucket/run/model", object_store.credentials())
-    for steps in (1, 2, 3):
-        set_parameters(ranks, steps=steps)
-        ranks.start(2)
-        assert ranks.wait() == [0] * 2, ranks.text()
-        model.delete([entry.key for entry in model.list()])
+    model.delete([entry.key for entry in model.list()])
     assert complete_checkpoints(checkpoints) == ["00000003", "00000002", "00000001"]
     key = next(entry.key for entry in checkpoints.list("00000003/") if entry.key.endswith("__1_0.distcp"))
     data = bytearray(checkpoints.read(key))
@@ -424,7 +424,7 @@ def test_saves_of_one_process(tmp_path, library_archive):
         "PYTHONPATH": str(library_archive),
     }
     command = [environment("torch2"), "-c", PROGRAM, job.checkpoint_uri]
-    done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert "call torch.distributed.init_process_group() before" in found["ranks"]
