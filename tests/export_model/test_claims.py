@@ -34,7 +34,8 @@ def leave(store, claim, *keys):
 
 
 def describe(*keys):
-    return json.dumps({"files": [{"path": key.rpartition("/")[2], "size": 0, "sha256": ""} for key in keys]}).encode()
+    files = [{"path": key.rpartition("/")[2], "size": 0, "sha256": ""} for key in keys]
+    return json.dumps({"files": files, "metrics": {}}).encode()
 
 
 # Of an export of a model with one file that servers load, and with two.
