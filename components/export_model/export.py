@@ -21,7 +21,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from io import BytesIO
 from pathlib import Path
@@ -30,9 +30,14 @@ from typing import Any, NamedTuple, cast
 
 from kfp_distributed.components.artifacts import Artifact
 from kfp_distributed.components.export_model.model_source import ModelSource, open_source, refuse_changed
-from kfp_distributed.components.model_versions.addresses import check_alias, check_model_name, export_root
+from kfp_distributed.components.model_versions.addresses import (
+    check_alias,
+    check_model_name,
+    export_root,
+    parse_alias_address,
+)
 from kfp_distributed.components.model_versions.aliases import deleted_versions, deletion_record, set_alias
-from kfp_distributed.components.model_versions.claims import CLAIMS, Claim, clear_dead, hold, task_key, task_record
+from kfp_distributed.components.model_versions.claims import CLAIMS, Claim, clear_dead, hold, task_key
 from kfp_distributed.components.model_versions.deletion import apply_retention, finish_deletions
 from kfp_distributed.components.model_versions.versions import (
     EXPORT_MANIFEST,
@@ -49,7 +54,7 @@ from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.placeholders import refuse_placeholders
 from kfp_distributed.storage.store import PARALLEL_REQUESTS, PARALLEL_TRANSFERS, Store
 from kfp_distributed.storage.task_folder import parse_task_folder
-from kfp_distributed.storage.uri import join_uri
+from kfp_distributed.storage.uri import join_uri, uri_beside
 
 _ATTEMPTS = 8
 _ADVICE = "give another version, or 0 for the next free number."
@@ -60,6 +65,13 @@ class Exported(NamedTuple):
 
     uri: str
     version: int
+
+
+class _Described(NamedTuple):
+    """An exported version, and the text of its manifest."""
+
+    exported: Exported
+    manifest: str
 
 
 def run_export(
@@ -77,7 +89,8 @@ def run_export(
 
     Args:
         model_path: Local folder of the model and its model.json; "" if there is only the address.
-        model_uri: Address of the model. If its server is that of `bucket`, the server copies the files.
+        model_uri: Address of the model, also an exported version or ROOT/MODEL@ALIAS. If its server is that of
+            `bucket`, the server copies the files.
         model_name: Name of the model.
         bucket: Bucket, URI or folder (see `export_root`). A bucket must exist.
         version: Number of the version; 0 for the next free number.
@@ -90,8 +103,8 @@ def run_export(
         Address and number of the exported version.
 
     Raises:
-        ValueError: A name is not allowed, a value has a placeholder, the bucket does not exist, the version exists,
-            or another export has claimed it.
+        ValueError: A name is not allowed, a value has a placeholder, the bucket or the alias does not exist, the
+            version exists, or another export has claimed it.
         ModelIncomplete: The model lacks files, or a file differs from model.json.
         StorageError: The store refuses a request or does not answer. The uploaded files are deleted.
         LeaseLost: No bytes moved for too long. A later export deletes the uploaded files.
@@ -105,22 +118,25 @@ def run_export(
         raise ValueError(f"keep={keep} is not allowed: give the number of versions to keep, or 0 for all.")
     task = parse_task_folder(manifest.uri)
     store = open_store(export_root(bucket))
-    source = open_source(model_path, model_uri, store)
+    request = Claim(model_name, version, task=task_key(task.uri) if task.is_unique else "")
+    earlier = _find_exported(store, request) if request.task and store.bucket_exists() else None
+    source = open_source(model_path, _pin_alias(model_uri, earlier.manifest) if earlier else model_uri, store)
     require_bucket(store, "bucket", bucket)
     clear_dead(store, model_name)
     finish_deletions(store, model_name)
-    task_id = task_key(task.uri) if task.is_unique else ""
-    description = {
-        "metrics": finite_numbers(metrics),
-        "source_run": task.run_id,
-        "source_task": task.uri,
-        "source_uri": model_uri,
-    }
-    exported = _find_exported(store, model_name, task_id, source, manifest) if task_id else None
-    if not exported:
-        exported, text = _export_as_free_number(store, Claim(model_name, version, task=task_id), source, description)
-        Path(manifest.path).write_text(text, encoding="utf-8")
+    if earlier and {*source.files} <= {FileEntry(**entry) for entry in json.loads(earlier.manifest)["files"]}:
+        exported, text = earlier
+        print(f"an earlier attempt of this task exported {exported.uri}")
+    else:
+        description = {
+            "metrics": finite_numbers(metrics),
+            "source_run": task.run_id,
+            "source_task": task.uri,
+            "source_uri": source.uri,
+        }
+        exported, text = _export_as_free_number(store, request, source, description)
         print(f"exported {exported.uri}")
+    Path(manifest.path).write_text(text, encoding="utf-8")
     for alias in aliases:
         set_alias(store, model_name, exported.version, alias)
         print(f"{alias} is {exported.uri}")
@@ -131,7 +147,7 @@ def run_export(
 
 def _export_as_free_number(
     store: Store, request: Claim, source: ModelSource, description: Mapping[str, Any]
-) -> tuple[Exported, str]:
+) -> _Described:
     """Claim a number and export the model under it.
 
     Args:
@@ -141,7 +157,7 @@ def _export_as_free_number(
         description: See `publish`.
 
     Returns:
-        The version and the text of its manifest.
+        The version.
 
     Raises:
         ValueError: The version exists, or another export has claimed it.
@@ -155,7 +171,7 @@ def _export_as_free_number(
             if was_deleted and version:
                 raise ValueError(f"{uri} was deleted, and its number is not used again: {_ADVICE}")
             if state == "free" and not was_deleted:
-                return Exported(uri, claim.version), publish(store, claim, source, description)
+                return _Described(Exported(uri, claim.version), publish(store, claim, source, description))
         if version and state == "exists":
             raise ValueError(f"{uri} exists already and is never overwritten: {_ADVICE}")
         time.sleep(random.uniform(0, 1))  # Exports that began together try again at different times.
@@ -169,25 +185,32 @@ def _free_version(store: Store, model_name: str) -> int:
     return next_version([*store.children(model_name), *store.children(f"{CLAIMS}/{model_name}"), *deleted])
 
 
-def _find_exported(
-    store: Store, model_name: str, task_id: str, source: ModelSource, manifest: Artifact
-) -> Exported | None:
-    """Return the version that an earlier attempt of this task exported, and write its manifest; None if there is none.
+def _find_exported(store: Store, request: Claim) -> _Described | None:
+    """Return the complete version that an earlier attempt of a task exported; None if there is none.
 
     Kubeflow Pipelines and Argo start a step again, for example if its pod was deleted after the export.
     """
+    name = request.model_name
     try:
-        version = int(store.read(task_record(model_name, task_id)))
+        version = int(store.read(request.record))
     except (KeyNotFound, ValueError):
         return None
-    target = Claim(model_name, version).target
-    content = None if store.exists(deletion_record(model_name, version)) else read_complete(store, target)
-    if not content or not set(source.files) <= {FileEntry(**entry) for entry in content["files"]}:
+    target = Claim(name, version).target
+    if store.exists(deletion_record(name, version)) or not read_complete(store, target):
         return None
-    Path(manifest.path).write_bytes(store.read(target + EXPORT_MANIFEST))
-    uri = join_uri(store.uri, target)
-    print(f"an earlier attempt of this task exported {uri}")
-    return Exported(uri, version)
+    return _Described(Exported(join_uri(store.uri, target), version), store.read(target + EXPORT_MANIFEST).decode())
+
+
+def _pin_alias(model_uri: str, manifest: str) -> str:
+    """Return the version that an alias named for an earlier attempt of the task; any other address unchanged.
+
+    Args:
+        model_uri: Address of the model.
+        manifest: Text of the manifest of the version that the earlier attempt exported.
+    """
+    address, source = parse_alias_address(model_uri), str(json.loads(manifest).get("source_uri", ""))
+    is_pinned = address and uri_beside(source) == join_uri(address.root, address.model_name)
+    return source if is_pinned else model_uri
 
 
 def publish(store: Store, claim: Claim, source: ModelSource, description: Mapping[str, Any]) -> str:
@@ -207,12 +230,11 @@ def publish(store: Store, claim: Claim, source: ModelSource, description: Mappin
         StorageError: The store refuses a request or does not answer.
         LeaseLost: No bytes moved for too long.
     """
-    origin: Store = store
-    if source.store and source.is_on(store):
-        origin, prefix, files = source.store, "", source.files
-    else:
-        prefix = f"{claim.folder}files/"
-        files = _upload(store, claim, source, prefix)
+    origin: Store = source.store or store
+    prefix, files = "", source.files
+    if not source.is_on(store):
+        origin, prefix = store, f"{claim.folder}files/"
+        _upload(store, claim, source, prefix)
     paths = [entry.path for entry in files]
     if source.manifest:
         files = tuple(sorted((*files, hash_stream(BytesIO(source.manifest), MODEL_MANIFEST))))
@@ -243,26 +265,24 @@ def publish(store: Store, claim: Claim, source: ModelSource, description: Mappin
     return text
 
 
-def _upload(store: Store, claim: Claim, source: ModelSource, staged: str) -> tuple[FileEntry, ...]:
-    """Upload a model's files to a folder of a store, and return them."""
+def _upload(store: Store, claim: Claim, source: ModelSource, staged: str) -> None:
+    """Upload a model's files to a folder of a store."""
 
     def note(_: int) -> None:
         claim.keep_alive(store)
 
     def transfer(entry: FileEntry) -> FileEntry:
+        if source.folder:
+            read = store.upload(source.folder / entry.path, staged + entry.path, note)
+            return replace(read, path=entry.path)
         with TemporaryFile() as file:
             read = origin.read_into(entry.path, file, note)
             store.write_from(staged + entry.path, file, on_bytes=note)
         return read
 
-    if source.folder:
-        files = store.upload_folder(source.folder, staged, on_bytes=note)
-        refuse_changed(source.folder, source.files, files)
-        return files
     origin = cast(Store, source.store)
-    with ThreadPoolExecutor(PARALLEL_TRANSFERS) as pool:
-        refuse_changed(source.uri, source.files, pool.map(transfer, source.files))
-    return source.files
+    with ThreadPoolExecutor(store.parallel_uploads if source.folder else PARALLEL_TRANSFERS) as pool:
+        refuse_changed(source.folder or source.uri, source.files, pool.map(transfer, source.files))
 
 
 def check_version(version: int) -> None:

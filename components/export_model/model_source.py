@@ -6,9 +6,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from kfp_distributed.components.model_versions.aliases import resolve
 from kfp_distributed.components.model_versions.versions import EXPORT_MANIFEST
 from kfp_distributed.storage.errors import StorageError
-from kfp_distributed.storage.files import FileEntry
+from kfp_distributed.storage.files import FileEntry, describe_file, storable_files
 from kfp_distributed.storage.model import (
     MODEL_MANIFEST,
     ModelIncomplete,
@@ -28,8 +29,9 @@ class ModelSource:
 
     Attributes:
         uri: Address of the model, for the manifest and for errors.
-        files: Files of the model, sorted by path. Those of a folder are without model.json.
-        folder: Local folder of the files; None if they are objects of `store`.
+        files: Files of the model, sorted by path, with its model.json if it has one. Other files of the folder, such as
+            the export.json of an exported version, are not exported.
+        folder: Local folder of the files; None if they are read from `store`.
         store: Store whose root is the model's folder; None if the files are in `folder`.
         states: States of the objects in the store.
         manifest: The model.json to add to a model without one; b"" for a model that has it.
@@ -78,27 +80,28 @@ def open_source(path: str, uri: str, target: Store) -> ModelSource:
 
     Args:
         path: Local folder of the model, which Kubeflow Pipelines has downloaded; "" if there is only the address.
-        uri: Address of the model.
+        uri: Address of the model. ROOT/MODEL@ALIAS without a folder is an exported version.
         target: Store to export to. If its server has the model too, the files are not read from the folder.
 
     Raises:
-        ValueError: The address cannot be opened and there is no folder, or a file has the name of the manifest of the
-            export.
+        ValueError: The address cannot be opened and there is no folder, the model has no such alias, or a file has the
+            name of the manifest of the export.
         ModelIncomplete: The model lacks files, or a file differs from model.json.
         StorageError: The store of the model cannot be read, and there is no folder.
     """
     if path:
         return _objects_of_artifact(Path(path), uri, target) or _read_folder(Path(path), uri)
     try:
-        store = open_store(uri)
+        open_store(uri)
     except ValueError as error:
         raise ValueError(f"model_uri: {error}. Or pass model instead, which Kubeflow Pipelines downloads.") from None
+    store = open_store(resolve(uri))
     if isinstance(store, S3Store):
         return _read_objects(store)
     folder = Path(store.root)
     # Only an artifact may lack model.json: its step has ended.
     verify_model_folder(folder)
-    return _read_folder(folder, uri)
+    return _read_folder(folder, store.uri)
 
 
 def _objects_of_artifact(folder: Path, uri: str, target: Store) -> ModelSource | None:
@@ -118,11 +121,12 @@ def _objects_of_artifact(folder: Path, uri: str, target: Store) -> ModelSource |
 
 def _read_folder(folder: Path, uri: str) -> ModelSource:
     model = read_model_folder(folder)
-    files = model.files
-    names = [*(entry.path for entry in files), *([EXPORT_MANIFEST] if (folder / EXPORT_MANIFEST).exists() else [])]
-    _check_names(names, uri)
-    manifest = b"" if (folder / MODEL_MANIFEST).exists() else model.to_json().encode()
-    return ModelSource(uri, files, folder, manifest=manifest)
+    _check_names([entry.path for entry in model.files], uri)
+    storable_files(folder)  # Refuses links to files outside the folder.
+    if (folder / MODEL_MANIFEST).exists():
+        manifest = describe_file(folder / MODEL_MANIFEST, MODEL_MANIFEST)
+        return ModelSource(uri, tuple(sorted((*model.files, manifest))), folder)
+    return ModelSource(uri, model.files, folder, manifest=model.to_json().encode())
 
 
 def _read_objects(store: S3Store) -> ModelSource:
