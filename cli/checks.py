@@ -1,12 +1,13 @@
 """Judge facts about a cluster: is it ready for training? Each result that is not ok names a fix. Pure."""
 
 import json
+import re
 import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from kfp_distributed.cli.installation import DEFAULT_ACCOUNT, ROLE, TRAINER_ROLE
+from kfp_distributed.cli.installation import DEFAULT_ACCOUNT, DEPLOY_ROLE, ROLE, TRAINER_ROLE
 from kfp_distributed.cli.libraries import StepLibrary
 from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.components.train.describe.manifests.train_job import TRAIN_JOB
@@ -20,6 +21,9 @@ from kfp_distributed.storage.kfp_backend import STORE_SECRET
 CheckLevel = Literal["ok", "warning", "failed"]
 
 TYPES: tuple[DistributionType, ...] = ("Job", "TF", "PyTorch", "MPI")
+
+_INSTALL_OPTIONS = {TRAINER_ROLE: "--trainer", DEPLOY_ROLE: "--deploy"}
+"""Options of `install` that create the Roles which it does not create by default."""
 
 _ACCOUNT = "system:serviceaccount:"
 _ANONYMOUS = "system:anonymous"
@@ -140,28 +144,44 @@ def judge_namespace(
     return checks
 
 
-def judge_permissions(question: Question, user: str, refused: Sequence[Permission] | Refusal) -> Check:
+def judge_permissions(
+    question: Question,
+    user: str,
+    refused: Sequence[Permission] | Refusal,
+    step: Literal["train", "deploy_model"] = "train",
+) -> Check:
     """Return the check of the permissions of the steps.
 
     Args:
         question: Options of `doctor`.
         user: User of the command, as the API server names it; "" if it does not.
         refused: Permissions that are needed and missing.
+        step: The step that needs them. Default: "train".
     """
     who = question.account or user or "this user"
+    deploys = step == "deploy_model"
+    name, needer = ("permissions of deploy_model", step) if deploys else ("permissions", "a train step")
     if isinstance(refused, Refusal):
         fix = "run this without --service-account inside a step, or ask an administrator to run it"
-        return Check("permissions", "warning", f"cannot check the permissions of {who}: {refused}", fix)
+        return Check(name, "warning", f"cannot check the permissions of {who}: {refused}", fix)
     if not refused:
         is_step = question.account or user.startswith(_ACCOUNT)
         hint = "" if is_step else "to check the account of the steps: --service-account pipeline-runner"
-        message = f"{who} has all permissions that a train step needs in {question.namespace}"
-        return Check("permissions", "ok", message, hint)
+        message = f"{who} has all permissions that {needer} needs in {question.namespace}"
+        return Check(name, "ok", message, hint)
     message = f"{who} may not, in {question.namespace}: {_in_words(refused)}"
     # The Role only names the Secret that Kubeflow Pipelines is installed with.
     others = [permission.name for permission in refused if permission.name not in ("", STORE_SECRET)]
     trainer = any(permission.group == TRAIN_JOB.group for permission in refused)
-    return Check("permissions", "failed", message, _grant(question, user, others, trainer=trainer))
+    roles = (DEPLOY_ROLE,) if deploys else (ROLE, *((TRAINER_ROLE,) if trainer else ()))
+    # A training can run without the permissions of a step that the pipeline does not have.
+    level: CheckLevel = "warning" if deploys and not deploy_steps(question) else "failed"
+    return Check(name, level, message, _grant(question, user, others, roles))
+
+
+def deploy_steps(question: Question) -> list[str]:
+    """Return the names of the steps `deploy_model` of the compiled pipeline; none without a pipeline."""
+    return [entry.step for entry in question.libraries if re.fullmatch("deploy-model(-[0-9]+)?", entry.step)]
 
 
 def judge_image(question: Question, nodes: Sequence[Object] | Refusal) -> Check:
@@ -196,35 +216,36 @@ def _in_words(permissions: Sequence[Permission]) -> str:
     return "; ".join(f"{', '.join(names)} {resource}" for resource, names in verbs.items())
 
 
-def install_command(namespace: str, account: str = "", *, trainer: bool = False) -> str:
+def install_command(namespace: str, account: str = "", roles: Sequence[str] = ()) -> str:
     """Return the command that installs the library and the Role in a namespace.
 
     Args:
         namespace: The namespace.
         account: The ServiceAccount of the steps; "" for the default.
-        trainer: Whether to grant the permissions for Kubeflow Trainer. Default: False.
+        roles: Names of the Roles that are needed. Default: none but the one of the steps.
     """
-    words = ["kfp-distributed", "install", "--namespace", namespace, *(["--trainer"] if trainer else [])]
+    options = [option for role, option in _INSTALL_OPTIONS.items() if role in roles]
+    words = ["kfp-distributed", "install", "--namespace", namespace, *options]
     return shlex.join(words + (["--service-account", account] if account not in ("", DEFAULT_ACCOUNT) else []))
 
 
-def _grant(question: Question, user: str, secrets: Sequence[str], *, trainer: bool) -> str:
-    """Return the commands that create the Role and bind it to the user.
+def _grant(question: Question, user: str, secrets: Sequence[str], roles: Sequence[str]) -> str:
+    """Return the commands that create Roles and bind them to the user.
 
     Args:
         question: Options of `doctor`.
         user: User of the command, as the API server names it.
         secrets: Secrets to read that are not in the Role.
-        trainer: Whether permissions for Kubeflow Trainer are missing, which have a Role of their own.
+        roles: Names of the Roles that have the missing permissions.
     """
     account, home = question.account, question.namespace
     if user.startswith(_ACCOUNT) and not account:
         home, _, account = user.removeprefix(_ACCOUNT).partition(":")
     bound = bool(account) and home == question.namespace
-    commands = [install_command(question.namespace, account if bound else "", trainer=trainer)]
+    commands = [install_command(question.namespace, account if bound else "", roles)]
     # install only binds service accounts of the namespace.
     who = f"--serviceaccount {home}:{account}" if account else f"--user {shlex.quote(user or 'NAME')}"
-    for role in () if bound else (ROLE, *((TRAINER_ROLE,) if trainer else ())):
+    for role in () if bound else roles:
         command = f"kubectl create rolebinding {role}-{account or 'user'}"
         commands.append(f"{command} --namespace {question.namespace} --role {role} {who}")
     if secrets:

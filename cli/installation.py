@@ -12,8 +12,8 @@ from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.library.archive import HASH_ANNOTATION, VERSION_LABEL, library_config_map
 from kfp_distributed.storage.kfp_backend import STEP_ACCOUNT
 
-ROLE, TRAINER_ROLE = "kfp-distributed-train", "kfp-distributed-trainer"
-"""Names of the Role of the steps, and of the one for Kubeflow Trainer."""
+ROLE, TRAINER_ROLE, DEPLOY_ROLE = "kfp-distributed-train", "kfp-distributed-trainer", "kfp-distributed-deploy-model"
+"""Names of the Role of the steps, of the one for Kubeflow Trainer, and of the one of the step `deploy_model`."""
 
 Action = Literal["keep", "create", "update", "replace", "delete"]
 

@@ -20,6 +20,7 @@ from kfp_distributed.cli.checks import (
     judge_namespace,
     judge_permissions,
 )
+from kfp_distributed.cli.kserve_checks import judge_kserve
 from kfp_distributed.cli.library_checks import judge_libraries
 from kfp_distributed.cli.operator_checks import (
     Kinds,
@@ -37,6 +38,8 @@ from kfp_distributed.cluster_api.configuration import OWN_NAMESPACE
 from kfp_distributed.cluster_api.kubernetes_internals import configured_users
 from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.cluster_api.reader import Read, reader
+from kfp_distributed.components.deploy_model.inference_service import GROUP, PLURAL, VERSION
+from kfp_distributed.components.deploy_model.service_checks import PERMISSIONS
 from kfp_distributed.components.train.describe.manifests.train_job import TRAIN_JOB
 from kfp_distributed.components.train.run.runners.kubernetes.choose_operator import (
     Offer,
@@ -94,8 +97,9 @@ def survey(api: ClusterApi, question: Question) -> Iterator[Check]:
         needed.append(Permission("get", "", "persistentvolumeclaims"))
     if isinstance(store, StoreReference):
         needed.append(Permission("get", "", "secrets", store.secret))
-    refused = _refused(api, question, list(dict.fromkeys(needed)))
-    yield judge_permissions(question, _user(api), refused)
+    user, refused = _user(api), _refused(api, question, list(dict.fromkeys(needed)))
+    yield judge_permissions(question, user, refused)
+    yield from _deployment(api, question, user)
     yield from _libraries(api, question)
     yield from _object_store(read, question, uri, store)
     yield judge_image(question, _items(api, "/api/v1/nodes"))
@@ -108,6 +112,16 @@ def _refused_kinds(api: ClusterApi, question: Question, kinds: Kinds, trainer: O
     asked = [kind for name, kind in kinds.items() if name != "Job" and question.chosen in (None, name)]
     needed = [Permission(*entry) for kind in (*asked, TRAIN_JOB) for entry in own_permissions(kind)]
     return _refused(api, question, needed)
+
+
+def _deployment(api: ClusterApi, question: Question, user: str) -> Iterator[Check]:
+    group = api.read(f"/apis/{GROUP}") or {"versions": []}
+    versions = [entry["version"] for entry in group["versions"]]
+    served = [version for version in versions if PLURAL in served_kinds(api, GROUP, version)]
+    yield judge_kserve(question, served)
+    if VERSION in served:
+        refused = _refused(api, question, [Permission(*entry) for entry in PERMISSIONS])
+        yield judge_permissions(question, user, refused, "deploy_model")
 
 
 def _libraries(api: ClusterApi, question: Question) -> Iterator[Check]:

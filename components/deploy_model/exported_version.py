@@ -22,6 +22,7 @@ class ExportedVersion(NamedTuple):
         number: Number of the version.
         model_format: KServe's name of the format: "tensorflow" or "onnx".
         files: Its files without export.json.
+        folder: Prefix of the files in the store. Default: "", which means that of the address.
     """
 
     uri: str
@@ -29,6 +30,11 @@ class ExportedVersion(NamedTuple):
     number: int
     model_format: str
     files: tuple[FileEntry, ...] = ()
+    folder: str = ""
+
+
+class VersionMissing(ValueError):
+    """An address is that of a version which was never complete or was deleted. The message says what to give."""
 
 
 def parse_version_uri(model_uri: str) -> tuple[str, str, int]:
@@ -50,6 +56,15 @@ def parse_version_uri(model_uri: str) -> tuple[str, str, int]:
     return f"s3://{location.bucket}/{location.key}", name, int(number)
 
 
+def open_exports(model_uri: str) -> Store:
+    """Return the store of the folder for exports that has a version. No request is sent.
+
+    Raises:
+        ValueError: The settings of the store are wrong.
+    """
+    return open_store(uri_beside(uri_beside(model_uri)))
+
+
 def find_version(model_uri: str) -> tuple[ExportedVersion, Store]:
     """Find an exported version and the store of its folder for exports. It is complete, so that a server can load it.
 
@@ -57,14 +72,15 @@ def find_version(model_uri: str) -> tuple[ExportedVersion, Store]:
         model_uri: Address of the version, as `parse_version_uri` takes it.
 
     Raises:
-        ValueError: The address is not that of a complete version, or no server loads its format.
+        VersionMissing: There is no complete version at the address.
+        ValueError: The address is not that of a version, or no server loads its format.
         StorageError: The store cannot be read.
     """
     uri, name, number = parse_version_uri(model_uri)
-    store = open_store(uri_beside(uri_beside(model_uri)))
+    store = open_exports(model_uri)
     manifest = read_complete(store, f"{name}/{number}/")
     if manifest is None:
-        raise ValueError(f"model_uri={uri!r} is not a complete version of export_model: {_EXAMPLE}")
+        raise VersionMissing(f"model_uri={uri!r} is not a complete version of export_model: {_EXAMPLE}")
     files = tuple(FileEntry(**entry) for entry in manifest["files"])
     formats = [file.path for file in files if file.path in SERVED_FORMATS]
     if len(formats) != 1:

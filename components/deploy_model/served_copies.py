@@ -51,10 +51,9 @@ class ServedCopies:
         Raises:
             StorageError: The store refuses a request or does not answer, or the version was deleted.
         """
-        version, folder = self._version, self._key(uri)
-        target = folder + (f"{version.number}/" if version.model_format == "tensorflow" else self._triton_folder)
-        source = f"{version.model_name}/{version.number}/"
-        sizes = {entry.key: entry.size for entry in self._store.list(folder)}
+        version, target = self._version, self.folder(uri)
+        source = version.folder or f"{version.model_name}/{version.number}/"
+        sizes = {entry.key: entry.size for entry in self._store.list(target)}
         missing = [file.path for file in version.files if sizes.get(target + file.path) != file.size]
         # The file that identifies the format comes last: `is_complete` looks for it.
         parts = [path for path in missing if path not in SERVED_FORMATS], [p for p in missing if p in SERVED_FORMATS]
@@ -62,6 +61,11 @@ class ServedCopies:
             for paths in parts:
                 list(pool.map(lambda path: self._store.copy(self._store, source + path, target + path), paths))
         return len(missing)
+
+    def folder(self, uri: str) -> str:
+        """Return the prefix in the store of the files of the version in a copy."""
+        number = f"{self._version.number}/"
+        return self._key(uri) + (number if self._version.model_format == "tensorflow" else f"{self._name}/{number}")
 
     def is_complete(self, uri: str) -> bool:
         """Return whether an address is a complete copy for this InferenceService.
@@ -89,10 +93,6 @@ class ServedCopies:
         """Return whether an address is that of a copy for an InferenceService of this name."""
         pattern = re.escape(copy_uri(self._version, self._name, "")[:-1]) + "[0-9a-f]{16}-[0-9a-f]{16}/"
         return re.fullmatch(pattern, uri) is not None
-
-    @property
-    def _triton_folder(self) -> str:
-        return f"{self._name}/{self._version.number}/"
 
     def _key(self, uri: str) -> str:
         return uri.removeprefix(f"{_root(self._version)}/")

@@ -5,14 +5,15 @@ import uuid
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kfp_distributed.cluster_api.client import ClusterError
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.components.artifacts import Artifact
 from kfp_distributed.components.deploy_model.deployment import Deployment, DeploymentFailed
 from kfp_distributed.components.deploy_model.deployment_request import DeploymentRequest, parse_request
-from kfp_distributed.components.deploy_model.exported_version import ExportedVersion, find_version
+from kfp_distributed.components.deploy_model.exported_version import ExportedVersion, VersionMissing, find_version
 from kfp_distributed.components.deploy_model.inference_service import RUN_ANNOTATION, TASK_ANNOTATION, is_standard
 from kfp_distributed.components.deploy_model.local_deployment import NotServed, check_local, deploy_locally
+from kfp_distributed.components.deploy_model.served_version import find_served_version
 from kfp_distributed.components.deploy_model.service_checks import check_kserve
 from kfp_distributed.components.model_versions.aliases import resolve
 from kfp_distributed.components.train.run.runners.choose import kind_of_runner
@@ -44,11 +45,11 @@ def run_step(*, deployment: Artifact, model_uri: str, runner: str = "auto", **pa
         if is_local:
             check_local(request)
         address = resolve(model_uri)  # Once, because an alias may move.
-        version, store = find_version(address)
         if is_local:
+            version, _ = find_version(address)
             place = {"namespace": "", "url": deploy_locally(request, address), "mode": "local"}
         else:
-            place = _deploy(request, version, store, _source(deployment.uri))
+            version, place = _deploy(request, address, _source(deployment.uri))
     except (ValueError, OSError, StorageError, ClusterError, DeploymentFailed, NotServed) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None
     record = {
@@ -66,14 +67,26 @@ def run_step(*, deployment: Artifact, model_uri: str, runner: str = "auto", **pa
 
 
 def _deploy(
-    request: DeploymentRequest, version: ExportedVersion, store: Store, source: dict[str, str]
-) -> dict[str, str]:
-    """Deploy a version with KServe; return where it is served."""
+    request: DeploymentRequest, model_uri: str, source: dict[str, str]
+) -> tuple[ExportedVersion, dict[str, str]]:
+    """Deploy a version with KServe; return it, and where it is served."""
     api = connect(request.namespace)
     check_kserve(api)
+    version, store = _find(api, request.name, model_uri)
     deployed = Deployment(api, store, request, version, source, log).run()
     mode = "Standard" if is_standard(deployed.service) else "Knative"
-    return {"namespace": api.namespace, "url": deployed.url, "mode": mode}
+    return version, {"namespace": api.namespace, "url": deployed.url, "mode": mode}
+
+
+def _find(api: ClusterApi, name: str, model_uri: str) -> tuple[ExportedVersion, Store]:
+    try:
+        return find_version(model_uri)
+    except VersionMissing:
+        served = find_served_version(api, name, model_uri)
+        if served is None:
+            raise
+        log("INFO", f"{served[0].uri} was deleted: its copy {served[0].folder} is deployed, which servers load already")
+        return served
 
 
 def _source(output_uri: str) -> dict[str, str]:

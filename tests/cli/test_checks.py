@@ -1,5 +1,7 @@
 """What the doctor makes of facts, by whole checks; others are in test_store_checks.py and test_operator_checks.py."""
 
+from dataclasses import replace
+
 import pytest
 
 from kfp_distributed.cli.checks import (
@@ -14,8 +16,10 @@ from kfp_distributed.cli.checks import (
     judge_namespace,
     judge_permissions,
 )
+from kfp_distributed.cli.libraries import StepLibrary
 
 QUESTION = Question("team", "python:3.11")
+DEPLOYING = (StepLibrary("deploy-model", "kfp-distributed-1-0", "0"),)
 
 
 class TestNamespace:
@@ -94,6 +98,28 @@ class TestPermissions:
     def test_the_fix_grants_the_permissions_for_train_jobs(self, account, fix):
         refused = [Permission("create", "trainer.kubeflow.org", "trainjobs")]
         assert judge_permissions(Question("team", "", account=account), "ann", refused).fix == fix
+
+    BIND_DEPLOY = (
+        "kubectl create rolebinding kfp-distributed-deploy-model-user --namespace team --role "
+        "kfp-distributed-deploy-model --user ann"
+    )
+
+    @pytest.mark.parametrize(
+        ("account", "who", "fix"),
+        [
+            ("runner", "runner", f"{INSTALL} --deploy --service-account runner"),
+            ("", "ann", f"{INSTALL} --deploy && {BIND_DEPLOY}"),
+        ],
+    )
+    def test_the_fix_grants_the_permissions_of_deploy_model(self, account, who, fix):
+        group = "serving.kserve.io"
+        refused = [Permission(verb, group, "inferenceservices") for verb in ("create", "update")]
+        question = Question("team", "", account=account)
+        result = judge_permissions(question, "ann", refused, "deploy_model")
+        message = f"{who} may not, in team: create, update inferenceservices.{group}"
+        assert result == Check("permissions of deploy_model", "warning", message, fix)
+        result = judge_permissions(replace(question, libraries=DEPLOYING), "ann", refused, "deploy_model")
+        assert result == Check("permissions of deploy_model", "failed", message, fix)
 
     def test_the_fix_grants_access_to_a_secret_of_another_name(self):
         question = Question("team", "", account="pipeline-runner")

@@ -172,6 +172,8 @@ class MadeUp(ClusterApi):
             return {"status": {"allowed": allowed, "userInfo": {"username": "ann"}}}
         empty = {"metadata": {"resourceVersion": "1"}, "items": []}
         answers = {"/version": {"gitVersion": "v1.34.3"}, "/api/v1/nodes": empty}
+        versions = [{"version": key.rpartition("/")[2]} for key in self.served if key.startswith(f"{path}/")]
+        answers |= {path: {"versions": versions}} if versions else {}
         answers["/apis/apps/v1/deployments"] = empty
         if path.endswith(PRESENT):
             return {"kind": "Something"}
@@ -324,3 +326,45 @@ def test_a_key_that_the_operator_cannot_honor_fails(ask, monkeypatch, distributi
     found = [line for line in lines if " distribution_specification: " in line]
     assert found == ([f"failed   distribution_specification: {problem}"] if problem else [])
     assert code == 1
+
+
+KSERVE = {
+    "/apis/serving.kserve.io/v1alpha1": ["servingruntimes"],
+    "/apis/serving.kserve.io/v1beta1": ["inferenceservices"],
+}
+
+
+@pytest.mark.parametrize(
+    ("served", "refused", "found"),
+    [
+        (
+            SERVED,
+            ["create inferenceservices"],
+            ["ok       InferenceService: not served; only deploy_model needs KServe"],
+        ),
+        (
+            SERVED | KSERVE,
+            [],
+            [
+                "ok       InferenceService: served as serving.kserve.io/v1beta1",
+                "ok       permissions of deploy_model: ann has all permissions that deploy_model needs in default",
+            ],
+        ),
+        (
+            SERVED | KSERVE,
+            ["create inferenceservices", "watch inferenceservices"],
+            [
+                "ok       InferenceService: served as serving.kserve.io/v1beta1",
+                "warning  permissions of deploy_model: ann may not, in default: create, watch "
+                "inferenceservices.serving.kserve.io",
+            ],
+        ),
+    ],
+)
+def test_what_deploy_model_needs(ask, monkeypatch, served, refused, found):
+    monkeypatch.setattr(MadeUp, "served", served)
+    _, lines = ask(refused=refused)
+    assert [line for line in lines if "InferenceService" in line or "deploy_model:" in line] == found
+    if refused and len(found) > 1:
+        fix = lines[lines.index(found[1]) + 1]
+        assert fix.startswith("         -> kfp-distributed install --namespace default --deploy && kubectl create ")

@@ -18,7 +18,7 @@ from kfp_distributed.storage import credentials_from_environment, open_store
 
 pytestmark = pytest.mark.cluster
 
-RBAC = Path(__file__).parents[2] / "deploy" / "rbac.yaml"
+ROLES = [Path(__file__).parents[2] / "deploy" / name for name in ("rbac.yaml", "deploy-model.yaml")]
 SECRET = "mlpipeline-minio-artifact"
 
 
@@ -38,10 +38,11 @@ def prepared_namespace(api, object_store_secret, store_environment):
     try:
         api.create_namespaced_service_account(name, {"metadata": {"name": "pipeline-runner"}})
         api.create_namespaced_secret(name, {"metadata": {"name": SECRET}, "stringData": object_store_secret})
-        role, binding = yaml.safe_load_all(RBAC.read_text())
         rbac = client.RbacAuthorizationV1Api()
-        rbac.create_namespaced_role(name, role)
-        rbac.create_namespaced_role_binding(name, binding)
+        for file in ROLES:
+            role, binding = yaml.safe_load_all(file.read_text())
+            rbac.create_namespaced_role(name, role)
+            rbac.create_namespaced_role_binding(name, binding)
         open_store(f"s3://{name}", credentials_from_environment(store_environment)).make_bucket()
         yield name
     finally:

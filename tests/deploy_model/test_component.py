@@ -10,6 +10,7 @@ from kfp import dsl
 from kserve_api import KServeApi
 
 from kfp_distributed.components.deploy_model.component import deploy_model
+from kfp_distributed.components.deploy_model.step import run_step
 from kfp_distributed.components.export_model.export import run_export
 from kfp_distributed.pipelines.specs import write_specs
 from kfp_distributed.storage.embedded import embedded_object_store
@@ -40,7 +41,7 @@ def test_interface():
 
 @pytest.fixture
 def version(tmp_path, monkeypatch):
-    """Return the address of a version that was exported to a real S3 server."""
+    """Return the address of a version that was exported to a real S3 server, after another one."""
     with embedded_object_store(tmp_path / "store") as server:
         for name, value in server.environment().items():
             monkeypatch.setenv(name, value)
@@ -51,6 +52,7 @@ def version(tmp_path, monkeypatch):
         (model / MODEL_MANIFEST).write_text(ModelManifest(files=describe_folder(model)).to_json())
         manifest = dsl.Artifact(uri=str(tmp_path / "run-1" / "export-model" / "manifest"))
         (tmp_path / "run-1" / "export-model").mkdir(parents=True)
+        run_export(str(model), str(model), "digits", "models", 2, {}, manifest)
         yield run_export(str(model), str(model), "digits", "models", 3, {}, manifest).uri
 
 
@@ -108,4 +110,52 @@ def test_a_wrong_input_is_one_line_and_changes_nothing(tmp_path, version, api, p
     )
     assert process.returncode == 1
     assert message in process.stdout.strip().splitlines()[-1]
-    assert api.requests == []
+    assert [request for request in api.requests if request.split()[0] in ("POST", "PUT", "DELETE")] == []
+
+
+@pytest.fixture
+def deploy(tmp_path, api):
+    """Deploy a version by a step of its own, with KServe in the mode Knative; return what the step returns."""
+    api.mode = None
+
+    def run(uri, task, **parameters):
+        artifact = dsl.Artifact(uri=str(tmp_path / task / "deployment"))
+        artifact.custom_path = str(tmp_path / task)
+        return run_step(deployment=artifact, name="digits", model_uri=uri, runner="kubernetes", **parameters)
+
+    return run
+
+
+def delete_version(number):
+    store = open_store("s3://models")
+    store.delete([entry.key for entry in store.list(f"digits/{number}/")])
+
+
+def served_version(api):
+    predictor = api.objects["inferenceservices/digits"]["spec"]["predictor"]
+    return predictor.get("canaryTrafficPercent", 100), api.version_at(predictor["model"]["storageUri"])
+
+
+@pytest.mark.parametrize("parameters", [{}, {"memory": "1Gi"}], ids=["same pods", "other pods"])
+def test_a_canary_is_promoted_after_its_version_was_deleted(version, api, deploy, parameters):
+    deploy("s3://models/digits/2", "first")
+    deploy(version, "canary", canary_percent=20)
+    delete_version(3)
+    assert deploy(version, "promotion", **parameters).version == 3
+    assert served_version(api) == (100, 3)
+
+
+def test_a_canary_is_replaced_by_the_version_before_which_was_deleted(version, api, deploy):
+    deploy("s3://models/digits/2", "first")
+    deploy(version, "canary", canary_percent=20)
+    delete_version(2)
+    assert deploy("s3://models/digits/2", "back").version == 2
+    assert served_version(api) == (100, 2)
+
+
+def test_a_deleted_version_that_is_not_served_is_refused(version, api, deploy):
+    deploy(version, "first")
+    delete_version(2)
+    with pytest.raises(SystemExit, match="digits/2' is not a complete version of export_model"):
+        deploy("s3://models/digits/2", "second")
+    assert served_version(api) == (100, 3)

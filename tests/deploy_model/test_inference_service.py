@@ -236,7 +236,7 @@ def write_version(monkeypatch, tmp_path, files):
         (folder / file).write_bytes(b"x")
     if files:
         entries = [{"path": file, "size": 1, "sha256": "hash"} for file in files]
-        (folder / "export.json").write_text(json.dumps({"files": entries}))
+        (folder / "export.json").write_text(json.dumps({"files": entries, "metrics": {}}))
     monkeypatch.setattr(
         exported_version, "open_store", lambda uri: open_store(f"{tmp_path}/{uri.removeprefix('s3://models')}")
     )
