@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import urllib3
 import yaml
+from cluster.test_compiled_steps import StepContainer, image_of, image_specs, logs_of, pipeline_runner, run_in_pod
+from compiled import Run, step_command
 from kfp import dsl
 from kubernetes import client, config, watch
 
@@ -23,6 +25,8 @@ from kfp_distributed.components.deploy_model.service_checks import check_kserve
 from kfp_distributed.components.model_formats.load import load_model
 from kfp_distributed.pipelines.local_run import local_run
 from kfp_distributed.storage import credentials_from_environment, open_store
+
+__all__ = ["image_specs", "pipeline_runner", "run_in_pod"]  # Fixtures.
 
 pytestmark = [pytest.mark.cluster, pytest.mark.kserve, pytest.mark.timeout(900), pytest.mark.takes(300)]
 
@@ -240,13 +244,32 @@ print(run_step(deployment=dsl.Artifact(uri=sys.argv[1]), name="shop", namespace=
 """
 
 
-def test_the_role_is_enough_for_the_step(api, serving, versions, tmp_path):
+def grant(namespace, account):
+    """Give an account the Role of deploy/deploy-model.yaml in the namespace."""
     role, binding = yaml.safe_load_all((Path(__file__).parents[2] / "deploy" / "deploy-model.yaml").read_text())
     rbac = client.RbacAuthorizationV1Api()
+    rbac.create_namespaced_role(namespace, role, field_validation="Strict")
+    rbac.create_namespaced_role_binding(namespace, {**binding, "subjects": [account]}, field_validation="Strict")
+
+
+def test_the_compiled_step_deploys_from_a_pod(
+    api, serving, versions, training_namespace, run_in_pod, image_specs, tmp_path
+):
+    """In another namespace than its own."""
+    grant(serving, {"kind": "ServiceAccount", "name": "pipeline-runner", "namespace": training_namespace})
+    parameters = {"name": "shop", "namespace": serving, "model_uri": versions[0], "service_account": "models"}
+    run = Run("/steps", str(uuid.uuid4()))
+    command = step_command("deploy_model", run, parameters, {}, specs=image_specs)
+    step = StepContainer("deploy_model", image_of(image_specs, "deploy_model"), command)
+    log = logs_of(api, run_in_pod("deploy", [step]))["deploy-model"]
+    assert f"created InferenceService {serving}/shop" in log, log
+    assert spec_of(serving)["model"]["storageUri"] in "".join(copies(versions[0])), log
+    np.testing.assert_allclose(predict(serving, ROWS), expected(versions[0], tmp_path / "1"), rtol=1e-4, atol=1e-6)
+
+
+def test_the_role_is_enough_for_the_step(api, serving, versions, tmp_path):
     api.create_namespaced_service_account(serving, {"metadata": {"name": "step"}})
-    rbac.create_namespaced_role(serving, role, field_validation="Strict")
-    subject = {"kind": "ServiceAccount", "name": "step"}
-    rbac.create_namespaced_role_binding(serving, {**binding, "subjects": [subject]}, field_validation="Strict")
+    grant(serving, {"kind": "ServiceAccount", "name": "step"})
     token = api.create_namespaced_service_account_token("step", serving, {"spec": {}}).status.token
     source = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
     name = config.list_kube_config_contexts()[1]["context"]["cluster"]
