@@ -173,17 +173,17 @@ def test_workers_of_parameter_servers_end_if_the_store_stays_away_and_continue_a
 ):
     make, proxy = stored
     options, workers = {"train": shards_in_groups, CACHE_VARIABLE: "0"}, ["worker-0", "worker-1"]
-    replicas = make({"epochs": 20, "batch_size": 512}, {"chief": 1, "ps": 1, "worker": 2}, **options)
-    replicas.wait_for("chief-0", "epoch 1/20")
+    replicas = make({"epochs": 8, "batch_size": 512}, {"chief": 1, "ps": 1, "worker": 2}, **options)
+    replicas.wait_for("chief-0", "epoch 1/8")
     proxy.faults = [Fault("GET /bucket/data/train/part", times=10**9, reset=True)]
     assert [replicas.wait(name) for name in workers] == [STORE_AWAY] * 2, replicas.text("worker-0")
     proxy.faults.clear()
     last = replicas.epochs("chief-0")[-1]
-    assert last < 20
+    assert last < 8
     for name in workers:
         replicas.start(name)
     assert replicas.wait("chief-0") == 0, replicas.text("chief-0")
-    assert replicas.epochs("chief-0") == [*range(1, 21)], "the chief has not started again"
+    assert replicas.epochs("chief-0") == [*range(1, 9)], "the chief has not started again"
 
 
 def test_a_shard_that_is_replaced_ends_a_training(stored, shards_in_groups, tmp_path):
