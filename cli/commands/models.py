@@ -36,6 +36,7 @@ from kfp_distributed.components.model_versions.inspection import (
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
+from kfp_distributed.storage.tensor_specs import shape_text
 from kfp_distributed.storage.uri import join_uri
 
 _output = click.option("--output", type=click.Choice(["text", "json"]), default="text", help="Default: text.")
@@ -94,15 +95,11 @@ def _show(address: str, output: str) -> None:
             click.echo(f"{key}: {value if isinstance(value, str) else json.dumps(value)}")
     for end, tensors in version["model"].get("signature", {}).items():
         for name, tensor in tensors.items():
-            click.echo(f"{end[:-1]} {name}: {tensor['dtype']} {_shape_text(tensor['shape'])}")
+            click.echo(f"{end[:-1]} {name}: {tensor['dtype']} {shape_text(tensor['shape'])}")
     for name, number in version["metrics"].items():
         click.echo(f"metric {name}: {number:.6g}")
     for file in version["files"]:
         click.echo(f"file {file['path']}: {file['size']} bytes, SHA-256 {file['sha256']}")
-
-
-def _shape_text(shape: list[int | None] | None) -> str:
-    return "of any shape" if shape is None else f"[{', '.join('n' if size is None else str(size) for size in shape)}]"
 
 
 @command.command("verify")

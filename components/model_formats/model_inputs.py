@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kfp_distributed.components.model_formats.model_signature import STRING, Signature, TensorSpec
 from kfp_distributed.storage.dataset import Column
+from kfp_distributed.storage.tensor_specs import STRING, Signature, TensorSpec
 
 _MATRIX = "features"
 _NAMED = 10

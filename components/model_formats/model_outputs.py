@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_distributed.components.model_formats.model_signature import TensorSpec
+from kfp_distributed.storage.tensor_specs import TensorSpec
 
 
 def count_classes(spec: TensorSpec) -> int:

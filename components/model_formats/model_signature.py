@@ -1,42 +1,11 @@
-"""The named inputs and outputs of a model (pure)."""
+"""A loaded model, and which of its outputs a step reads (pure)."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-STRING = "string"
-"""The `dtype` of texts. Arrays of them have the numpy type `object` and `str` values, or `bytes` in UTF-8 as inputs."""
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """An input or an output.
-
-    Attributes:
-        name: Name of the tensor in the signature. Any text.
-        dtype: Type of the values, as numpy names it, such as "float32" or "int64", or `STRING`.
-        shape: Shape with the axis of the rows. None stands for a free size. None instead of the shape means that the
-            number of axes is free.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int | None, ...] | None
-
-
-@dataclass(frozen=True)
-class Signature:
-    """Inputs and outputs by name.
-
-    Attributes:
-        inputs: The inputs.
-        outputs: The outputs.
-    """
-
-    inputs: Mapping[str, TensorSpec]
-    outputs: Mapping[str, TensorSpec]
+from kfp_distributed.storage.tensor_specs import Signature
 
 
 class Model(Protocol):

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfp_distributed.components.model_formats.model_errors import LOAD_ADVICE, RUN_ADVICE, model_errors
-from kfp_distributed.components.model_formats.model_signature import STRING, Signature, TensorSpec
+from kfp_distributed.storage.tensor_specs import STRING, Signature, TensorSpec
 
 # The other types have the names of numpy: tensor(int64), tensor(string).
 _DTYPES = {"float": "float32", "double": "float64"}

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfp_distributed.components.model_formats.model_errors import LOAD_ADVICE, RUN_ADVICE, model_errors
-from kfp_distributed.components.model_formats.model_signature import STRING, Signature, TensorSpec
 from kfp_distributed.components.model_formats.quiet_import import quiet_tensorflow
+from kfp_distributed.storage.tensor_specs import STRING, Signature, TensorSpec
 
 SERVING_SIGNATURE = "serving_default"
 """The signature with which TensorFlow Serving and KServe answer requests that name none."""

@@ -10,8 +10,9 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
-from kfp_distributed.components.model_formats.model_signature import Model, Signature, TensorSpec
+from kfp_distributed.components.model_formats.model_signature import Model
 from kfp_distributed.components.model_server.predict_protocol import parse_predict_request, predict_answer
+from kfp_distributed.storage.tensor_specs import Signature, TensorSpec
 
 LARGEST_BODY = 2**26
 """Most bytes of a request, 64 MiB. They are in memory several times while it is parsed."""

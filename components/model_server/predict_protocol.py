@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfp_distributed.components.model_formats.model_inputs import fit_shape, numpy_type
-from kfp_distributed.components.model_formats.model_signature import STRING, Signature, TensorSpec
 from kfp_distributed.components.model_formats.saved_model import SERVING_SIGNATURE
+from kfp_distributed.storage.tensor_specs import STRING, Signature, TensorSpec
 
 
 class WrongRequest(ValueError):

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from kfp_distributed.components.model_formats.model_outputs import count_classes
-from kfp_distributed.components.model_formats.model_signature import STRING, Signature, TensorSpec, pick_output
+from kfp_distributed.components.model_formats.model_signature import pick_output
 from kfp_distributed.storage.dataset import Column
 from kfp_distributed.storage.model import ModelManifest
+from kfp_distributed.storage.tensor_specs import STRING, Signature, TensorSpec
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def test_a_version_with_the_manifest_of_another_tool_is_listed(root, manifest):
 
 def test_the_inputs_and_outputs_of_a_model_are_shown(root):
     lines = run("show", f"{root}/digits/3").splitlines()
-    assert {"input size: float32 [n, 1]", "output probabilities: float32 of any shape"} <= {*lines}
+    assert {"input size: float32 [n, 1]", "output probabilities: float32 any shape"} <= {*lines}
 
 
 def test_a_damaged_file_is_found(root):

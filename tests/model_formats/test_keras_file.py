@@ -4,8 +4,8 @@ import pytest
 from kfp_distributed.components.evaluate.weights import check_weights
 from kfp_distributed.components.model_formats.load import load_model
 from kfp_distributed.components.model_formats.model_inputs import plan_inputs
-from kfp_distributed.components.model_formats.model_signature import TensorSpec
 from kfp_distributed.storage.dataset import Column
+from kfp_distributed.storage.tensor_specs import TensorSpec
 
 COLUMNS = [Column("colour", "category", "int32", vocabulary=("red", "blue")), Column("size", "number", "float32")]
 

@@ -5,8 +5,8 @@ from onnx import TensorProto, helper
 
 from kfp_distributed.components.model_formats.load import load_model
 from kfp_distributed.components.model_formats.model_inputs import plan_inputs
-from kfp_distributed.components.model_formats.model_signature import TensorSpec
 from kfp_distributed.storage.dataset import Column
+from kfp_distributed.storage.tensor_specs import TensorSpec
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from kfp_distributed.components.model_formats.model_inputs import fit_shape, plan_inputs
-from kfp_distributed.components.model_formats.model_signature import Signature, TensorSpec
 from kfp_distributed.storage.dataset import Column
+from kfp_distributed.storage.tensor_specs import Signature, TensorSpec
 
 COLUMNS = [
     Column("unit price", "number", "float32"),

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from kfp_distributed.components.model_formats.model_outputs import class_matrix, count_classes, number_vector
-from kfp_distributed.components.model_formats.model_signature import TensorSpec
+from kfp_distributed.storage.tensor_specs import TensorSpec
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from kfp_distributed.components.evaluate.weights import check_weights
 from kfp_distributed.components.model_formats.load import load_model
 from kfp_distributed.components.model_formats.model_inputs import plan_inputs
 from kfp_distributed.storage.dataset import Column
+from kfp_distributed.trainers.runtime.served_signature import served_signature
 
 class ByColumn(torch.nn.Module):
     def __init__(self):
@@ -54,6 +55,7 @@ for number, (network, width) in enumerate([(ByColumn(), (1, 1)), (Matrix(), (2,)
         torch.export.save(torch.export.export(network.eval(), example, dynamic_shapes=sizes), place / "model.pt2")
     save(network)
     model = load_model(place)
+    is_same = served_signature(place, kind) == model.signature.to_dict()
     plan = plan_inputs(model.signature, columns)
     output = model.run(plan.from_matrix(np.array([[1, 2], [2, 3], [0, 1], [0, 0]], np.float32)))
     check_weights(place)
@@ -63,7 +65,7 @@ for number, (network, width) in enumerate([(ByColumn(), (1, 1)), (Matrix(), (2,)
     with torch.no_grad():
         network.weight.fill_(float("nan"))
     save(network)
-    answers.append([plan.by_column, shapes, named, failure, error_of(check_weights, place)])
+    answers.append([is_same, plan.by_column, shapes, named, failure, error_of(check_weights, place)])
 print(json.dumps(answers))
 """
 
@@ -91,9 +93,9 @@ def test_a_model_of_pytorch_takes_columns_by_name_or_the_matrix(tmp_path, kind):
     by_column, matrix = run_program(python, tmp_path, PROGRAM, kind)
     answers = {"output": [[14], [26], [2], [0]]}
     is_exported = kind == "torch_export"
-    assert by_column[:3] == [True, dict.fromkeys(("size", "colour"), [None, 1] if is_exported else None), answers]
-    assert matrix[:3] == [False, {"x": [None, 2] if is_exported else None}, answers]
-    for _, _, _, failure, nan in (by_column, matrix):
+    assert by_column[:4] == [True, True, dict.fromkeys(("size", "colour"), [None, 1] if is_exported else None), answers]
+    assert matrix[:4] == [True, False, {"x": [None, 2] if is_exported else None}, answers]
+    for *_, failure, nan in (by_column, matrix):
         assert failure is None or failure.startswith("the model failed: ")
         assert nan.startswith("1 of 1 weight tensors of the model have NaN")
 

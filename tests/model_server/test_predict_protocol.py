@@ -3,8 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from kfp_distributed.components.model_formats.model_signature import Signature, TensorSpec
 from kfp_distributed.components.model_server.predict_protocol import parse_predict_request, predict_answer
+from kfp_distributed.storage.tensor_specs import Signature, TensorSpec
 
 
 def signature(**inputs):

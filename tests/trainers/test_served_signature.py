@@ -1,5 +1,11 @@
 """The signature in model.json is that of the file, as the steps that run the model read it."""
 
+import importlib
+import sys
+from functools import partial
+from zipfile import ZipFile
+
+import numpy as np
 import pytest
 from prediction_models import linear_network, save_onnx
 
@@ -30,18 +36,68 @@ def onnx_model(folder):
     return save_onnx(folder / "model", with_column_inputs(linear_network([0, 0], 3), COLUMNS, has_unknown=False))
 
 
-@pytest.mark.parametrize(("make", "name"), [(onnx_model, "onnx"), (saved_model, "saved_model")])
+def keras_file(folder, library="keras"):
+    keras = importlib.import_module(library)
+    size, colour = keras.Input((1,), name="size"), keras.Input((1,), name="colour", dtype="string")
+    place = keras.layers.StringLookup(output_mode="one_hot")
+    place.adapt(np.array([["red"], ["blue"]]))  # Its texts are a file of their own.
+    joined = keras.layers.Concatenate()([size, place(colour)])
+    network = keras.layers.Dense(2)(keras.layers.BatchNormalization()(joined))
+    keras.Model([size, colour], {"probabilities": keras.layers.Softmax()(network)}).save(folder / "model.keras")
+    return folder
+
+
+def sequential(folder):
+    import keras
+
+    keras.Sequential([keras.Input((2, 3)), keras.layers.Flatten(), keras.layers.Dense(1)]).save(folder / "model.keras")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (onnx_model, "onnx"),
+        (saved_model, "saved_model"),
+        (keras_file, "keras"),
+        (partial(keras_file, library="tf_keras"), "keras"),
+        (sequential, "keras"),
+    ],
+)
 def test_it_has_the_inputs_and_outputs_of_the_loaded_model(tmp_path, make, name):
     folder = make(tmp_path)
-    loaded = load_model(folder).signature
-    expected = {
-        end: {spec.name: {"dtype": spec.dtype, "shape": list(spec.shape)} for spec in specs.values()}
-        for end, specs in (("inputs", loaded.inputs), ("outputs", loaded.outputs))
-    }
-    assert served_signature(folder, name) == expected
+    signature = served_signature(folder, name)
+    assert signature["inputs"]
+    assert signature == load_model(folder).signature.to_dict()
 
 
-@pytest.mark.parametrize(("file", "name"), [("model.onnx", "onnx"), ("saved_model.pb", "saved_model")])
+@pytest.mark.parametrize("library", ["keras", "tf_keras"])
+def test_the_weights_of_a_keras_file_are_not_read(tmp_path, library):
+    folder = keras_file(tmp_path, library)
+    complete = served_signature(folder, "keras")
+    with ZipFile(folder / "model.keras") as archive:
+        texts = {name: archive.read(name) for name in ("metadata.json", "config.json")}
+    with ZipFile(folder / "model.keras", "w") as archive:
+        for name, text in texts.items():
+            archive.writestr(name, text)
+    assert served_signature(folder, "keras") == complete
+
+
+def test_a_keras_file_of_a_keras_that_is_not_imported_has_none(tmp_path, monkeypatch):
+    folder = keras_file(tmp_path)
+    monkeypatch.delitem(sys.modules, "keras")
+    assert served_signature(folder, "keras") == {}
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("model.onnx", "onnx"),
+        ("saved_model.pb", "saved_model"),
+        ("model.keras", "keras"),
+        ("model.pt2", "torch_export"),
+    ],
+)
 def test_a_file_that_cannot_be_read_has_none_and_fails_no_training(tmp_path, capsys, file, name):
     import tensorflow  # noqa: F401  (it reads a SavedModel)
 
@@ -51,4 +107,4 @@ def test_a_file_that_cannot_be_read_has_none_and_fails_no_training(tmp_path, cap
 
 
 def test_other_formats_have_none(tmp_path):
-    assert served_signature(tmp_path, "torch_export") == {}
+    assert served_signature(tmp_path, "safetensors") == {}

@@ -1,4 +1,4 @@
-"""Reads the inputs and outputs of a saved model from its file, without loading the weights into a framework."""
+"""Reads the inputs and outputs of a saved model from its file, without loading the weights."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -6,78 +6,84 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from kfp_distributed.storage.model_format import FORMATS
+from kfp_distributed.storage.tensor_specs import Signature, TensorSpec
+from kfp_distributed.trainers.runtime.keras_signature import read_keras_signature
+from kfp_distributed.trainers.runtime.torch_signature import read_program_signature, read_torchscript_signature
+
 _SERVING = "serving_default"
-
-TensorDescription = Mapping[str, Any]
-"""`dtype`, the name of the type as NumPy has it, or "string"; and `shape`, a list with the axis of the rows. None
-stands for a free size, and instead of the shape for a free number of axes."""
-
-_Signature = dict[str, dict[str, TensorDescription]]
 _REASON_LENGTH = 300
 
 
-def served_signature(folder: Path, format_name: str) -> _Signature:
-    """Return the inputs and outputs of a model by name, under "inputs" and "outputs".
+def served_signature(folder: Path, format_name: str) -> dict[str, Any]:
+    """Return the inputs and outputs of a model, as `Signature.to_dict` does.
+
+    A library is not imported for this alone, because that takes seconds. A function that saved a SavedModel, a Keras
+    file or a TorchScript file has imported it. The program of torch.export is read without a library.
 
     Returns:
-        {} for a format other than ONNX and SavedModel, if the library that reads the file is missing, or if the file
-        has no such signature. The model is then saved without.
+        {} for another format, if the library that reads the file is not imported (of ONNX: is missing), or if the file
+        cannot be read or has no such signature. The model is then saved without.
     """
-    if format_name == "onnx" and find_spec("onnx"):
-        return _read(_of_onnx, folder / "model.onnx")
-    # A process that saved a SavedModel has imported TensorFlow. To import it for this alone would take seconds.
-    if format_name == "saved_model" and "tensorflow" in sys.modules:
-        return _read(_of_saved_model, folder / "saved_model.pb")
-    return {}
-
-
-def _read(read: Callable[[Path], _Signature], file: Path) -> _Signature:
-    """Return the signature of a file. A program may write any bytes: that fails no training that has succeeded."""
-    from google.protobuf.message import DecodeError
-
+    if format_name not in _READERS:
+        return {}
+    file = folder / next(name for name, kind in FORMATS.items() if kind == format_name)
     try:
-        return read(file)
-    except (DecodeError, IndexError, KeyError, TypeError, ValueError) as error:
+        signature = _READERS[format_name](file)
+    except Exception as error:  # noqa: BLE001  (a program may write any bytes: that fails no training)
         reason = " ".join(str(error).split())[:_REASON_LENGTH]
         print(f"{file.name} cannot be read, so model.json has no signature: {type(error).__name__}: {reason}")
         return {}
+    return signature.to_dict() if signature else {}
 
 
-def _of_onnx(file: Path) -> _Signature:
+def _of_onnx(file: Path) -> Signature | None:
+    if not find_spec("onnx"):
+        return None
     import onnx
 
     graph = onnx.load(str(file), load_external_data=False).graph
     weights = {tensor.name for tensor in graph.initializer}
 
-    def describe(value: Any) -> TensorDescription:  # noqa: ANN401
+    def describe(value: Any) -> TensorSpec:  # noqa: ANN401
         if not value.type.HasField("tensor_type"):  # Such as the sequence of maps of skl2onnx.
-            return {"dtype": str(value.type.WhichOneof("value")).removesuffix("_type"), "shape": None}
+            return TensorSpec(value.name, str(value.type.WhichOneof("value")).removesuffix("_type"), None)
         tensor = value.type.tensor_type
-        sizes = [size.dim_value if size.HasField("dim_value") else None for size in tensor.shape.dim]
+        sizes = tuple(size.dim_value if size.HasField("dim_value") else None for size in tensor.shape.dim)
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type).name
-        return {
-            "dtype": "string" if dtype.startswith(("object", "str")) else dtype,
-            "shape": sizes if tensor.HasField("shape") else None,
-        }
+        return TensorSpec(
+            value.name,
+            "string" if dtype.startswith(("object", "str")) else dtype,
+            sizes if tensor.HasField("shape") else None,
+        )
 
     inputs = [value for value in graph.input if value.name not in weights]
-    return {
-        "inputs": {value.name: describe(value) for value in inputs},
-        "outputs": {value.name: describe(value) for value in graph.output},
-    }
+    return Signature.of([describe(value) for value in inputs], [describe(value) for value in graph.output])
 
 
-def _of_saved_model(file: Path) -> _Signature:
+def _of_saved_model(file: Path) -> Signature | None:
+    if "tensorflow" not in sys.modules:
+        return None
     import tensorflow as tf
     from tensorflow.core.protobuf import saved_model_pb2
 
     signatures = saved_model_pb2.SavedModel.FromString(file.read_bytes()).meta_graphs[0].signature_def
     if _SERVING not in signatures:
-        return {}
+        return None
 
-    def describe(info: Any) -> TensorDescription:  # noqa: ANN401
+    def describe(name: str, info: Any) -> TensorSpec:  # noqa: ANN401
         dtype, shape = tf.as_dtype(info.dtype), tf.TensorShape(info.tensor_shape)
-        return {"dtype": dtype.name, "shape": None if shape.rank is None else shape.as_list()}
+        return TensorSpec(name, dtype.name, None if shape.rank is None else tuple(shape.as_list()))
 
-    ends: Mapping[str, Any] = {"inputs": signatures[_SERVING].inputs, "outputs": signatures[_SERVING].outputs}
-    return {end: {name: describe(infos[name]) for name in sorted(infos)} for end, infos in ends.items()}
+    ends = signatures[_SERVING].inputs, signatures[_SERVING].outputs
+    return Signature.of(*([describe(name, infos[name]) for name in sorted(infos)] for infos in ends))
+
+
+_READERS: Mapping[str, Callable[[Path], Signature | None]] = {
+    "onnx": _of_onnx,
+    "saved_model": _of_saved_model,
+    "keras": read_keras_signature,
+    "torchscript": read_torchscript_signature,
+    "torch_export": lambda file: read_program_signature(file).signature,
+}
+"""Each returns None if the library that reads the file is not available."""
