@@ -235,9 +235,8 @@ def _previous(current: Object) -> Object:
 
 
 def _earlier(current: Object) -> list[str]:
-    return [
-        entry for entry in current["metadata"].get("annotations", {}).get(EARLIER_ANNOTATION, "").split(",") if entry
-    ]
+    text = current["metadata"].get("annotations", {}).get(EARLIER_ANNOTATION, "")
+    return [*filter(None, text.split(","))]
 
 
 def _record(current: Object, *, is_good: bool) -> Object:
