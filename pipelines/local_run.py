@@ -181,14 +181,15 @@ def _start_store(cleanup: ExitStack, folder: Path) -> Path:
 
 def _start_servers(cleanup: ExitStack, socket_path: Path, group: ProcessGroup, logs: Path) -> None:
     """Take requests of steps for model servers until `cleanup` is closed."""
+    # Also if it takes none: a step must not ask an outer run.
+    os.environ[SERVERS_VARIABLE] = str(socket_path)
     try:
         servers = cleanup.enter_context(LocalServers(socket_path, group, logs))
-    except OSError as error:  # The path of a Unix socket is at most 103 bytes long.
+    except OSError as error:  # On macOS, the path of a Unix socket has at most 103 bytes.
         print(f"deploy_model does not work in this local_run, set TMPDIR to a shorter path: {error}", flush=True)
         return
     threading.Thread(target=servers.serve_forever, args=(_STOP_SECONDS,), daemon=True).start()
     cleanup.callback(servers.shutdown)
-    os.environ[SERVERS_VARIABLE] = str(socket_path)
 
 
 def _restore(environment: Mapping[str, str], configuration: object) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from socketserver import StreamRequestHandler, ThreadingUnixStreamServer
 from typing import NamedTuple
 
+from kfp_distributed.components.deploy_model.local_deployment import socket_address
 from kfp_distributed.processes.group import ProcessGroup
 
 _ANNOUNCEMENT = re.compile(r"^serving \S+ \d+ at (http://[^/\s]+)", re.MULTILINE)
@@ -49,7 +50,7 @@ class LocalServers(ThreadingUnixStreamServer):
         logs: Folder for the output of each server.
 
     Raises:
-        OSError: The path is longer than a Unix socket allows, 103 to 107 bytes.
+        OSError: The path has more than 103 bytes, on macOS.
     """
 
     daemon_threads = True  # A request in progress does not hold the end of the run.
@@ -59,7 +60,8 @@ class LocalServers(ThreadingUnixStreamServer):
         self._servers: dict[str, _Server] = {}
         self._started = 0
         self._lock = threading.Lock()
-        super().__init__(str(socket_path), _Handler)
+        with socket_address(socket_path) as address:
+            super().__init__(address, _Handler)
 
     def serve_model(self, name: str, uri: str, timeout_seconds: float, step: socket.socket) -> str:
         """Serve a model, and return the address of its server when it answers. Then end the previous server.

@@ -26,6 +26,7 @@ from kfp_distributed.components.deploy_model.readiness import address_of, judge
 from kfp_distributed.components.deploy_model.served_copies import ServedCopies
 from kfp_distributed.components.deploy_model.service_checks import (
     check_mode,
+    check_not_replaced,
     check_owner,
     check_share,
     refusal_text,
@@ -168,6 +169,7 @@ class Deployment:
     def _change(self, current: Object | None, deployment: str) -> Object:
         request, version = self._request, self._version
         if current:
+            check_not_replaced(current, version, self._source[TASK_ANNOTATION])
             # A version that was ready once has made the one before it superfluous, and that was deleted.
             is_good = self._is_lost(previous_address(current)) or self._is_ready(current)
             body = next_service(current, request, version, deployment, self._source, is_good=is_good)

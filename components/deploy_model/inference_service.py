@@ -30,7 +30,21 @@ PREVIOUS_ANNOTATION = "kfp-distributed/previous"
 """Annotation with the predictor and the annotations that this deployment has replaced, and with the addresses of the
 models that no server needs once it is ready, as JSON. A retried step undoes or finishes the deployment by it."""
 
-_OWN_ANNOTATIONS = (URI_ANNOTATION, VERSION_ANNOTATION, RUN_ANNOTATION, TASK_ANNOTATION, PREVIOUS_ANNOTATION)
+EARLIER_ANNOTATION = "kfp-distributed/earlier"
+"""Annotation with the IDs of the deployments before this one, the latest first, by which a retried step recognizes that
+others have replaced its deployment."""
+
+_EARLIER_COUNT = 30
+"""Number of IDs in this annotation, which then has 1 KiB. All annotations of an object have 256 KiB at most."""
+
+_OWN_ANNOTATIONS = (
+    URI_ANNOTATION,
+    VERSION_ANNOTATION,
+    RUN_ANNOTATION,
+    TASK_ANNOTATION,
+    PREVIOUS_ANNOTATION,
+    EARLIER_ANNOTATION,
+)
 
 MODE_ANNOTATION = "serving.kserve.io/deploymentMode"
 _STANDARD_MODES = ("Standard", "RawDeployment")
@@ -154,6 +168,7 @@ def next_service(
             **_foreign_annotations(current),
             **_annotations(version),
             **source,
+            EARLIER_ANNOTATION: ",".join([deployment_of(current), *_earlier(current)][:_EARLIER_COUNT]),
             PREVIOUS_ANNOTATION: json.dumps(_record(current, is_good=is_good), sort_keys=True),
         }
     changed["spec"]["predictor"] = predictor_of(request, version, deployment)
@@ -169,6 +184,17 @@ def serves_request(current: Object, predictor: Object) -> bool:
     return model_address(own) == model_address(predictor) and all(
         own.get(key) == predictor.get(key) for key in ("labels", "canaryTrafficPercent")
     )
+
+
+def was_replaced(current: Object, task: str) -> bool:
+    """Return whether a task has deployed to an InferenceService, and others have replaced that since.
+
+    Args:
+        current: The InferenceService.
+        task: Unique address of the task.
+    """
+    own = f"-{_digest(task)}"
+    return not deployment_of(current).endswith(own) and any(entry.endswith(own) for entry in _earlier(current))
 
 
 def model_address(predictor: Object) -> str:
@@ -206,6 +232,11 @@ def previous_service(current: Object) -> Object | None:
 
 def _previous(current: Object) -> Object:
     return dict(json.loads(current["metadata"].get("annotations", {}).get(PREVIOUS_ANNOTATION) or "{}"))
+
+
+def _earlier(current: Object) -> list[str]:
+    text = current["metadata"].get("annotations", {}).get(EARLIER_ANNOTATION, "")
+    return [*filter(None, text.split(","))]
 
 
 def _record(current: Object, *, is_good: bool) -> Object:

@@ -3,6 +3,9 @@
 import json
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from kfp_distributed.components.deploy_model.deployment_request import DeploymentRequest
 
@@ -16,8 +19,35 @@ _ADVICE = (
 )
 
 
+_SOCKET_BYTES = 103
+"""Most bytes of the path of a Unix socket on macOS. Linux allows 107."""
+
+
 class NotServed(Exception):
     """The local run does not serve a version. The message has the reason."""
+
+
+@contextmanager
+def socket_address(path: Path) -> Iterator[str]:
+    """Yield an address of a Unix socket that may be used while the context lasts.
+
+    On Linux, a path that is too long for a socket is replaced by one that begins at an open folder.
+
+    Args:
+        path: Path of the socket.
+
+    Raises:
+        OSError: The folder does not exist.
+    """
+    open_folders = Path("/proc/self/fd")
+    if len(os.fsencode(path)) <= _SOCKET_BYTES or not open_folders.is_dir():
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"{open_folders}/{folder}/{path.name}"
+    finally:
+        os.close(folder)
 
 
 def check_local(request: DeploymentRequest) -> None:
@@ -43,16 +73,22 @@ def deploy_locally(request: DeploymentRequest, uri: str) -> str:
         uri: Address of the version.
 
     Raises:
-        ValueError: This process belongs to no local run.
+        ValueError: This process belongs to no local run, or to one that has ended or takes no requests.
         NotServed: The server has ended, or does not answer within the timeout.
     """
     path = os.environ.get(SERVERS_VARIABLE, "")
+    if not path:
+        raise ValueError(_ADVICE.format(uri=uri))
     body = {"name": request.name, "uri": uri, "timeout_seconds": request.timeout_seconds}
     with socket.socket(socket.AF_UNIX) as connection:
         try:
-            connection.connect(path)
-        except OSError:
-            raise ValueError(_ADVICE.format(uri=uri)) from None
+            with socket_address(Path(path)) as address:
+                connection.connect(address)
+        except OSError as error:
+            raise ValueError(
+                f"the local_run does not answer at {path} ({error}): it has ended, or the path is too long for a "
+                "socket. Start it again, with TMPDIR set to a folder with a shorter path"
+            ) from None
         connection.sendall(json.dumps(body).encode() + b"\n")
         line = connection.makefile("rb").readline()
     answer = json.loads(line or '{"error": "the local_run has ended"}')

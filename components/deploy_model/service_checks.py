@@ -8,10 +8,13 @@ from kfp_distributed.components.deploy_model.inference_service import (
     GROUP,
     KIND,
     PLURAL,
+    RUN_ANNOTATION,
+    URI_ANNOTATION,
     VERSION,
     is_ours,
     is_standard,
     mode_of,
+    was_replaced,
 )
 from kfp_distributed.components.train.describe.manifests.pod import MANAGED
 from kfp_distributed.components.train.run.runners.kubernetes.preflight import missing_permissions, served_kinds
@@ -59,7 +62,7 @@ def check_owner(current: Object) -> None:
     Raises:
         ValueError: It is of another tool, or is being deleted.
     """
-    namespace, name = (current["metadata"][key] for key in ("namespace", "name"))
+    namespace, name = _names(current)
     shown = f"InferenceService {namespace}/{name}"
     if "deletionTimestamp" in current["metadata"]:
         raise ValueError(f"{shown} is being deleted: run the step again when it is gone")
@@ -69,6 +72,22 @@ def check_owner(current: Object) -> None:
             f"{shown} exists, and deploy_model has not created it: give another name. To let deploy_model replace its "
             f"predictor: kubectl label inferenceservice {name} -n {namespace} --overwrite {label}"
         )
+
+
+def check_not_replaced(current: Object, version: ExportedVersion, task: str) -> None:
+    """Check that a retried step does not replace what others have deployed since its earlier attempt.
+
+    Raises:
+        ValueError: An earlier attempt has deployed, and others have deployed since.
+    """
+    if not was_replaced(current, task):
+        return
+    annotations, (namespace, name) = current["metadata"]["annotations"], _names(current)
+    run, uri = (annotations.get(key, "") for key in (RUN_ANNOTATION, URI_ANNOTATION))
+    raise ValueError(
+        f"an earlier attempt of this step has deployed to InferenceService {namespace}/{name}, which run {run} has "
+        f"changed to {uri} since. It is left as it is. To replace it by {version.uri}, start a new run"
+    )
 
 
 def try_change(api: ClusterApi, path: str, body: Object, *, exists: bool) -> Object:
@@ -140,3 +159,7 @@ def check_share(predictor: Object, request: DeploymentRequest, version: Exported
             f"canary_percent={request.canary_percent} is not allowed, because {version.uri} has all requests already: "
             "give 100, or deploy another version"
         )
+
+
+def _names(current: Object) -> tuple[str, str]:
+    return current["metadata"]["namespace"], current["metadata"]["name"]

@@ -60,9 +60,14 @@ def run_step(*, deployment: Artifact, model_uri: str, runner: str = "auto", **pa
         "format": version.model_format,
         "canary_percent": request.canary_percent,
     }
-    Path(deployment.path).write_text(json.dumps(record, indent=1), encoding="utf-8")
+    ready = f"{version.uri} is ready at {place['url']}"
+    try:
+        Path(deployment.path).write_text(json.dumps(record, indent=1), encoding="utf-8")
+    except OSError as error:
+        problem = f"{ready}, but the file of the output deployment cannot be written: {error}"
+        raise SystemExit(f"\n{problem}. It stays deployed: run the step again to get its outputs") from None
     deployment.metadata.update(record)
-    log("INFO", f"{version.uri} is ready at {place['url']}")
+    log("INFO", ready)
     return DeployedModel(place["url"], version.number)
 
 

@@ -118,9 +118,9 @@ def deploy(tmp_path, api):
     """Deploy a version by a step of its own, with KServe in the mode Knative; return what the step returns."""
     api.mode = None
 
-    def run(uri, task, **parameters):
+    def run(uri, task, file="", **parameters):
         artifact = dsl.Artifact(uri=str(tmp_path / task / "deployment"))
-        artifact.custom_path = str(tmp_path / task)
+        artifact.custom_path = file or str(tmp_path / task)
         return run_step(deployment=artifact, name="digits", model_uri=uri, runner="kubernetes", **parameters)
 
     return run
@@ -159,3 +159,14 @@ def test_a_deleted_version_that_is_not_served_is_refused(version, api, deploy):
     with pytest.raises(SystemExit, match="digits/2' is not a complete version of export_model"):
         deploy("s3://models/digits/2", "second")
     assert served_version(api) == (100, 3)
+
+
+def test_a_full_disk_after_the_deployment_is_one_line(version, api, deploy):
+    message = (
+        r"s3://models/digits/3 is ready at http://digits-predictor.*, but the file of the output deployment cannot be "
+        r"written: \[Errno 28\] No space left on device.* It stays deployed: run the step again to get its outputs"
+    )
+    with pytest.raises(SystemExit, match=message):
+        deploy(version, "first", file="/dev/full")
+    assert served_version(api) == (100, 3)
+    assert deploy(version, "first").version == 3

@@ -133,6 +133,30 @@ def test_what_somebody_else_has_deployed_meanwhile_stays(api, deploy):
     assert served(api) == 5
 
 
+def test_a_retried_step_does_not_replace_what_others_have_deployed_since(api, deploy, bucket):
+    deploy(3)
+    deploy_without_end(api, 4)
+    deploy(5, task="newer")
+    before = len(changes(api))
+    message = (
+        r"an earlier attempt of this step has deployed to InferenceService default/digits, which run run-1 has changed "
+        r"to s3://models/digits/5 since\. It is left as it is\. To replace it by s3://models/digits/4, start a new run"
+    )
+    with pytest.raises(ValueError, match=message):
+        deploy(4, task="killed")
+    deploy(3, task="newest")
+    with pytest.raises(ValueError, match=r"to s3://models/digits/3 since"):
+        deploy(4, task="killed")
+    api.outcomes[5] = "initializer"
+    with pytest.raises(DeploymentFailed, match=r"has s3://models/digits/3 again\. It is ready"):
+        deploy(5, task="failing")
+    with pytest.raises(ValueError, match=r"to s3://models/digits/3 since"):
+        deploy(4, task="killed")
+    assert (len(changes(api)), served(api)) == (before + 3, 3)
+    deploy(4, task="a new run")
+    assert served(api) == 4
+
+
 def test_an_edit_by_hand_is_not_undone(api, deploy):
     deploy(3)
     api.outcomes[4] = "pending"

@@ -140,6 +140,7 @@ def test_the_next_version_can_be_undone():
                 "owner": "ann",
                 "kfp-distributed/model-uri": "s3://models/digits/4",
                 "kfp-distributed/model-version": "4",
+                "kfp-distributed/earlier": FIRST,
                 **other,
             },
         },
@@ -152,6 +153,7 @@ def test_the_next_version_can_be_undone():
     assert previous_service(third) == without_status
     assert previous_address(third) == f"s3://models/.served/digits-{FIRST}/"
     assert replaced_addresses(third) == [f"s3://models/.served/digits-{FIRST}/", "s3://models/.served/digits-4-2/"]
+    assert third["metadata"]["annotations"]["kfp-distributed/earlier"] == f"4-2,{FIRST}"
     fourth = next_service(third, REQUEST, version(6), "6-4", other, is_good=True)
     assert replaced_addresses(fourth) == ["s3://models/.served/digits-5-3/"]
 

@@ -120,6 +120,13 @@ def test_without_a_local_run_the_error_says_what_to_do(monkeypatch):
         deploy_locally(DeploymentRequest("flowers"), "s3://models/flowers/1")
 
 
+def test_a_run_that_takes_no_requests_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv(SERVERS_VARIABLE, str(tmp_path / "servers"))
+    message = rf"the local_run does not answer at {tmp_path}/servers \(.*No such file.*TMPDIR set to a folder with"
+    with pytest.raises(ValueError, match=message):
+        deploy_locally(DeploymentRequest("flowers"), "s3://models/flowers/1")
+
+
 @pytest.fixture
 def hanging_store(tmp_path, monkeypatch):
     """Serve models of a store that accepts connections and never answers; return the listening socket of the store."""

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from threading import Thread
 from typing import NamedTuple
@@ -12,6 +13,8 @@ import pytest
 from kfp import dsl, local
 from kfp.local.config import LocalExecutionConfig
 
+from kfp_distributed.components.deploy_model.deployment_request import DeploymentRequest
+from kfp_distributed.components.deploy_model.local_deployment import SERVERS_VARIABLE, NotServed, deploy_locally
 from kfp_distributed.pipelines.local_run import local_run
 
 
@@ -144,3 +147,16 @@ def test_a_condition_that_kfp_cannot_evaluate_on_this_machine_is_explained(tmp_p
     printed = capsys.readouterr().out
     assert "exported\n" not in printed
     assert "kfp.local cannot read the output score-accuracy and evaluates its dsl.If as False" in printed
+
+
+def test_a_run_in_a_folder_with_a_long_path_takes_requests(tmp_path, monkeypatch):
+    scratch = tmp_path / ("long" * 30)
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv(SERVERS_VARIABLE, "the socket of an outer run")
+    with local_run(tmp_path / "run", embedded_store=False):
+        assert os.environ[SERVERS_VARIABLE].startswith(f"{scratch}/")
+        with pytest.raises(NotServed, match=r"^the model server does not answer after 0.01 s"):
+            deploy_locally(DeploymentRequest("flowers", timeout_seconds=0.01), "s3://models/flowers/1")
+    assert os.environ[SERVERS_VARIABLE] == "the socket of an outer run"
