@@ -220,6 +220,22 @@ def unfinished_file(file: Path) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
 
 
+def link_file(source: Path, file: Path) -> None:
+    """Create or replace a file atomically by a hard link. Its folder is created if it does not exist.
+
+    Raises:
+        OSError: The source does not exist, or its file system has no hard links, or is another one.
+    """
+    temporary = file.with_name(_UNFINISHED + secrets.token_hex(8))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        temporary.hardlink_to(source)
+        temporary.replace(file)
+    finally:
+        # A file that replaces another link to itself keeps its name.
+        temporary.unlink(missing_ok=True)
+
+
 def _create(file: Path) -> BinaryIO:
     """Create a file and its folder, even if another process deletes the folder whenever it is empty."""
     for _ in range(_CREATE_ATTEMPTS):

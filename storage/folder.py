@@ -12,6 +12,7 @@ from kfp_distributed.storage.files import (
     OnBytes,
     hash_stream,
     ignore_bytes,
+    link_file,
     list_children,
     list_files,
     relative_path,
@@ -68,6 +69,13 @@ class FolderStore(Store):
         """See Store."""
         with self._errors(""):
             self.root.mkdir(parents=True, exist_ok=True)
+
+    def copy(self, source: Store, source_key: str, key: str, etag: str = "", size: int = -1) -> None:
+        """See Store. A copy within the store is a hard link where the file system has them."""
+        if source is self and not self._path(source_key).is_symlink():
+            with contextlib.suppress(OSError, ValueError):
+                return link_file(self._path(source_key), self._path(key))
+        return super().copy(source, source_key, key, etag, size)
 
     def read_into(self, key: str, target: BinaryIO, on_bytes: OnBytes = ignore_bytes) -> FileEntry:
         """See Store."""

@@ -22,6 +22,9 @@ from kfp_distributed.storage.files import FileEntry, OnBytes
 PART_BYTES = 8 << 20
 """Smallest size of a part. S3 allows 10,000 parts of at least 5 MiB."""
 
+_FOREIGN_PART_BYTES = (5 << 20, 8 << 20)
+"""Size of the parts that other programs send: the AWS SDK for Go, with which Kubeflow Pipelines stores artifacts, and
+boto3."""
 
 _METHODS = ("_create_multipart_upload", "_upload_part", "_complete_multipart_upload", "_abort_multipart_upload")
 _LIST = "_list_multipart_uploads"
@@ -82,6 +85,26 @@ def etags_of_content(source: BinaryIO, part: int) -> tuple[str, str]:
         content.update(data)
     parts = hashlib.md5(b"".join(digests), usedforsecurity=False).hexdigest()
     return f"{parts}-{len(digests)}", content.hexdigest()
+
+
+def is_etag_of(etag: str, source: BinaryIO, size: int) -> bool:
+    """Return whether an ETag proves that an object has the content of a stream.
+
+    The ETag must be the MD5 of the content or, of an object that was sent in parts, that of the MD5s of the parts. It
+    does not say how large they were, so common sizes are tried.
+
+    Args:
+        etag: ETag of the object.
+        source: The stream. Up to two of its parts are in memory.
+        size: Number of bytes in the stream.
+
+    Returns:
+        False also for the same content in parts of an uncommon size, or encrypted by the server.
+    """
+    expected = etag.strip('"')
+    count = expected.partition("-")[2]
+    sizes = {part for part in (*_FOREIGN_PART_BYTES, part_bytes(size)) if count == str(-(-size // part))}
+    return any(expected in etags_of_content(source, part) for part in (sizes if count else [PART_BYTES]))
 
 
 class PartsUpload:

@@ -71,13 +71,21 @@ def choose_epoch(keep: str, metric: str, patience: int, task: Task, has_validati
         has_validation: Whether there are validation rows.
 
     Raises:
-        ValueError: The task has no such metric, or the metric needs validation rows and there are none.
+        ValueError: The patience is negative, the task has no such metric, no epochs are compared by it, or it needs
+            validation rows and there are none.
     """
+    if patience < 0:
+        raise ValueError(f"patience is {patience}; allowed is 0, for none, or more")
     measures = _MEASURES.get(task, ("loss",))
     allowed = [*(f"val_{name}" for name in measures), *measures]
     choice = EpochChoice(keep == "best", metric or "val_loss", patience)
     if choice.metric not in allowed:
         raise ValueError(f"metric is {metric!r}, but the dataset has the task {task!r}; allowed is {_either(allowed)}")
+    if metric and not choice.is_followed:
+        raise ValueError(
+            f"metric is {metric!r}, but keep is {keep!r} and patience is 0, so no epochs are compared; set keep to "
+            "'best' or patience to 1 or more, or leave metric out"
+        )
     if choice.is_followed and choice.metric.startswith("val_") and not has_validation:
         cause = "keep is 'best'" if choice.keeps_best else f"patience is {patience}"
         raise ValueError(

@@ -1,15 +1,15 @@
 """The model that a step exports: the files of a local folder, or the objects of a store."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from kfp_distributed.components.model_versions.aliases import resolve
 from kfp_distributed.components.model_versions.versions import EXPORT_MANIFEST
 from kfp_distributed.storage.errors import StorageError
-from kfp_distributed.storage.files import FileEntry, describe_file, storable_files
+from kfp_distributed.storage.files import FileEntry, describe_file, list_files, storable_files
 from kfp_distributed.storage.model import (
     MODEL_MANIFEST,
     ModelIncomplete,
@@ -17,6 +17,7 @@ from kfp_distributed.storage.model import (
     verify_model,
     verify_model_folder,
 )
+from kfp_distributed.storage.multipart import is_etag_of
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.s3 import ObjectState, S3Store
 from kfp_distributed.storage.store import Store
@@ -109,14 +110,29 @@ def _objects_of_artifact(folder: Path, uri: str, target: Store) -> ModelSource |
     try:
         if parse_uri(uri).scheme == "file" or not target.copies_from(store := open_store(uri)):
             return None
-        source = _read_objects(store) if isinstance(store, S3Store) else None
-        local = (folder / MODEL_MANIFEST).read_bytes()
-        if source and FileEntry(MODEL_MANIFEST, len(local), sha256(local).hexdigest()) in source.files:
+        store = cast(S3Store, store)  # Only these are copied by their server.
+        if not (folder / MODEL_MANIFEST).exists():
+            return _identical_objects(folder, store)
+        source = _read_objects(store)
+        if describe_file(folder / MODEL_MANIFEST, MODEL_MANIFEST) in source.files:
             return source
     except (ValueError, OSError, StorageError, ModelIncomplete):
         # The environment may name another server than that of the pipeline root. The folder has the model.
         pass
     return None
+
+
+def _identical_objects(folder: Path, store: S3Store) -> ModelSource | None:
+    """Return the objects of a model without model.json; None if they may differ from the files of the folder."""
+    states = _states(store)
+    sizes = {path: (folder / path).stat().st_size for path in list_files(folder)}
+    if sizes != {key: state.size for key, state in states.items()}:
+        return None
+    for path, size in sizes.items():
+        with (folder / path).open("rb") as file:
+            if not is_etag_of(states[path].etag, file, size):
+                return None
+    return replace(_read_folder(folder, store.uri), folder=None, store=store, states=states)
 
 
 def _read_folder(folder: Path, uri: str) -> ModelSource:

@@ -1,6 +1,7 @@
 import hashlib
 import json
 import math
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -55,6 +56,23 @@ def test_export_to_a_folder(tmp_path, make_model, export, contents):
     model, root = make_model(), tmp_path / "exports"
     assert export(model, str(root)) == Exported(f"{root}/digits/1", 1)
     assert without_manifests(contents(str(root))) == files_of(model, "digits/1")
+
+
+def bytes_written():
+    """Return the number of bytes that this process has written to files."""
+    return int(re.search("^wchar: ([0-9]+)", Path("/proc/self/io").read_text(), re.MULTILINE)[1])
+
+
+def test_an_export_to_a_folder_writes_each_byte_once(tmp_path, make_model, export, contents):
+    model, root, size = make_model(), tmp_path / "exports", 30_000_000
+    (model / "variables" / "large").write_bytes(bytes(size))
+    (model / "model.json").unlink()
+    (model / "model.json").write_text(ModelManifest(files=describe_folder(model)).to_json())
+    before = bytes_written()
+    version = Path(export(model, str(root)).uri)
+    assert size < bytes_written() - before < 1.1 * size
+    assert without_manifests(contents(str(root))) == files_of(model, "digits/1")
+    assert {path.stat().st_nlink for path in version.rglob("*") if path.is_file()} == {1}, "nothing is shared"
 
 
 def test_an_existing_version_is_never_overwritten(bucket, make_model, export, contents):
@@ -181,6 +199,15 @@ def test_a_file_with_the_name_of_the_manifest_is_not_overwritten(tmp_path, make_
     assert not (tmp_path / "exports").exists()
 
 
+def test_a_link_out_of_the_model_is_refused_before_anything_is_written(tmp_path, make_model, export):
+    model = make_model()
+    (tmp_path / "secret").write_text("secret")
+    (model / "assets" / "secret.txt").symlink_to(tmp_path / "secret")
+    with pytest.raises(OSError, match=r"secret\.txt is a link to .*, which is not inside"):
+        export(model, str(tmp_path / "exports"))
+    assert not (tmp_path / "exports").exists()
+
+
 def test_wrong_credentials_are_named_without_the_secret(bucket, make_model, export, monkeypatch, server):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-secret-of-this-server")
     with pytest.raises(StorageError) as caught:
@@ -198,15 +225,20 @@ def test_both_formats_of_a_model_are_copied_after_the_manifest(tmp_path, export,
         (folder / name).write_text(name)
     (folder / "model.json").write_text(ModelManifest("onnx", describe_folder(folder)).to_json())
     server = type(open_store(str(tmp_path)))
-    write = server.write_from
+    write, copy = server.write_from, server.copy
 
-    def fail_at_the_second_format(store, key, *content, **callbacks):
-        if key == "digits/1/saved_model.pb":
-            raise StorageError("", "", key, "the disk is full")
+    def note(store, key, *content, **callbacks):
         written.append(key)
         return write(store, key, *content, **callbacks)
 
-    monkeypatch.setattr(server, "write_from", fail_at_the_second_format)
+    def fail_at_the_second_format(store, source, source_key, key, etag, size):
+        if key == "digits/1/saved_model.pb":
+            raise StorageError("", "", key, "the disk is full")
+        written.append(key)
+        copy(store, source, source_key, key, etag, size)
+
+    monkeypatch.setattr(server, "write_from", note)
+    monkeypatch.setattr(server, "copy", fail_at_the_second_format)
     with pytest.raises(StorageError, match="disk is full"):
         export(folder, str(tmp_path / "served"))
     of_version = [key.removeprefix("digits/1/") for key in written if key.startswith("digits/1/")]

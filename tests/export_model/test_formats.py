@@ -28,13 +28,18 @@ def test_a_version_is_complete_with_its_last_object(tmp_path, export, monkeypatc
         (folder / name).write_text(name)
     (folder / MODEL_MANIFEST).write_text(ModelManifest("custom", describe_folder(folder)).to_json())
     store = open_store(str(tmp_path / "exports"))
-    write = type(store).write_from
+    write, copy = type(store).write_from, type(store).copy
 
     def note(store, key, *content, **callbacks):
         written.append(key)
         return write(store, key, *content, **callbacks)
 
+    def note_copy(store, source, source_key, key, etag, size):
+        written.append(key)
+        copy(store, source, source_key, key, etag, size)
+
     monkeypatch.setattr(type(store), "write_from", note)
+    monkeypatch.setattr(type(store), "copy", note_copy)
     assert export(folder, str(tmp_path / "exports")).version == 1
     objects = [key for key in written if key.startswith("digits/1/")]
     assert sorted(objects) == sorted(f"digits/1/{name}" for name in [*files, MODEL_MANIFEST, "export.json"])

@@ -162,3 +162,51 @@ def test_a_server_that_compares_another_etag_copies_without_the_condition(proxy,
     export("", bucket, uri=uri)
     assert proxy.faults[0].times == 0
     check_version(contents, bucket, folder, uri)
+
+
+def leave_out_manifest(folder, uri):
+    """Leave a model as dsl.importer or another step does: without model.json."""
+    open_store(uri).delete([MODEL_MANIFEST])
+    (folder / MODEL_MANIFEST).unlink()
+
+
+def test_an_artifact_without_a_manifest_is_copied_by_the_server(proxy, bucket, stored, export, contents):
+    """One of its files has several parts."""
+    folder, uri = stored()
+    leave_out_manifest(folder, uri)
+    before = proxy.body_bytes
+    export(folder, bucket, uri=uri)
+    assert proxy.body_bytes - before < 50_000
+    version = objects_below(contents, bucket, "digits/1/")
+    manifest = json.loads(version.pop("export.json"))
+    model = ModelManifest.from_json(version.pop(MODEL_MANIFEST))
+    assert version == {name: (folder / name).read_bytes() for name in list_files(folder)}
+    assert (model.format, model.files) == ("saved_model", describe_folder(folder))
+    assert {entry["path"] for entry in manifest["files"]} == {*version, MODEL_MANIFEST}
+    assert manifest["source_uri"] == uri
+
+
+@pytest.mark.parametrize("key", ["assets/words001.txt", "variables/large", "assets/another.txt"])
+def test_an_artifact_whose_files_are_not_those_of_the_server_is_uploaded(bucket, stored, export, contents, key):
+    folder, uri = stored()
+    leave_out_manifest(folder, uri)
+    size = (folder / key).stat().st_size if (folder / key).exists() else 1
+    open_store(uri).write(key, b"x" * size)
+    export(folder, bucket, uri=uri)
+    version = objects_below(contents, bucket, "digits/1/")
+    assert {name: version[name] for name in list_files(folder)} == {
+        name: (folder / name).read_bytes() for name in list_files(folder)
+    }
+    assert {*version} == {*list_files(folder), MODEL_MANIFEST, "export.json"}
+
+
+def test_an_object_of_an_artifact_that_is_replaced_during_the_export_is_found(
+    proxy, server, bucket, stored, export, contents
+):
+    folder, uri = stored()
+    leave_out_manifest(folder, uri)
+    proxy.faults.append(replaced_during(f"PUT /{bucket}/digits/1/assets/words000", server, uri))
+    message = r"changed while they were read: \['assets/words001.txt'\]|words001\.txt.* replaced while it was copied"
+    with pytest.raises((ModelIncomplete, ChecksumMismatch), match=message):
+        export(folder, bucket, uri=uri)
+    assert objects_below(contents, bucket, "digits/") == {}

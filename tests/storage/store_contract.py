@@ -219,6 +219,10 @@ class StoreContract:
         other_store.copy(store, "copies/ä +#", "out")
         store.copy(other_store, "out", "back")
         assert (store.read("copies/ä +#"), other_store.read("out"), store.read("back")) == (b"data",) * 3
+        store.write("back", b"old")
+        store.copy(store, "ä +#/x", "back")
+        store.write("ä +#/x", b"new")
+        assert (store.read("back"), store.read("copies/ä +#")) == (b"data",) * 2
 
     def test_make_bucket_keeps_an_existing_bucket(self, store):
         store.write("kept", b"1")

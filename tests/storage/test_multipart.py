@@ -2,6 +2,7 @@
 
 import os
 import threading
+from io import BytesIO
 
 import pytest
 from faulty_proxy import Fault
@@ -79,3 +80,15 @@ def test_unfinished_uploads_below_the_root_are_aborted(store):
     store.abort_uploads()
     left = {upload.upload_id for upload in multipart.unfinished_uploads(store.client, store.bucket)}
     assert left == {identities["rooted"], identities["d"]}
+
+
+@pytest.mark.parametrize(("part", "is_known"), [(5 << 20, True), (8 << 20, True), (0, True), (7 << 20, False)])
+def test_an_etag_proves_the_content(server, store, part, is_known):
+    """Of objects that other programs sent in parts, and of one that is not divided. rclone has the MD5 of each."""
+    key = f"{store.root}/big".lstrip("/")
+    store.client.put_object(store.bucket, key, BytesIO(BIG), len(BIG), part_size=part or 64 << 20)
+    (state,) = store.states()
+    assert multipart.is_etag_of(state.etag, BytesIO(BIG), len(BIG)) == (is_known or "-" not in state.etag)
+    assert not multipart.is_etag_of(state.etag, BytesIO(BIG[:-1] + b"x"), len(BIG))
+    for etag in ("", "0" * 32, f"{'0' * 32}-3", "x-y"):
+        assert not multipart.is_etag_of(etag, BytesIO(BIG), len(BIG))

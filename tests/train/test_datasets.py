@@ -101,6 +101,7 @@ def test_the_step_refuses_a_built_in_trainer_for_a_dataset_without_a_label(tmp_p
         ({"keep": "best"}, False, "keep is 'best' and metric is 'val_loss', but there are no validation rows; pass a"),
         ({"patience": 2}, False, "patience is 2 and metric is 'val_loss', but there are no validation rows; pass a"),
         ({"metric": "val_rmse"}, True, "metric is 'val_rmse', but the dataset has the task 'classification'; allowed"),
+        ({"metric": "loss"}, True, "metric is 'loss', but keep is 'last' and patience is 0, so no epochs are compared"),
     ],
 )
 def test_the_step_refuses_a_choice_of_the_epoch_that_the_datasets_cannot_have(tmp_path, parameters, validates, message):

@@ -104,6 +104,12 @@ def test_choice_of_the_parameters(arguments, choice):
             "patience is 3 and metric is 'val_rmse', but there are no validation rows; pass a validation_dataset with "
             "rows, or set metric to 'loss' or 'rmse'",
         ),
+        (("best", "", -1, "regression", True), "patience is -1; allowed is 0, for none, or more"),
+        (
+            ("last", "val_accuracy", 0, "classification", True),
+            "metric is 'val_accuracy', but keep is 'last' and patience is 0, so no epochs are compared; set keep to "
+            "'best' or patience to 1 or more, or leave metric out",
+        ),
     ],
 )
 def test_a_choice_that_the_data_cannot_have_is_refused(arguments, message):

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Container, Mapping, Set
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 from kfp_distributed.storage.model_format import find_format
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.provenance import with_training_data
-from kfp_distributed.storage.store import Store
+from kfp_distributed.storage.store import PARALLEL_REQUESTS, Store
 from kfp_distributed.trainers.runtime import folder_uploads
 from kfp_distributed.trainers.runtime.checkpoints import save_checkpoint
 from kfp_distributed.trainers.runtime.completeness import RenamedFiles, is_marked, is_written
@@ -123,8 +124,8 @@ def save_model(job: JobDescription, manifest: DatasetManifest, folder: Path, met
         # The manifest first, so that it never describes other files.
         store.delete([MODEL_MANIFEST])
         store.delete([entry.key for entry in store.list() if not entry.key.startswith(f"{_INCOMING}/")])
-        for file in files:
-            store.copy(store, f"{_INCOMING}/{file.path}", file.path)
+        with ThreadPoolExecutor(PARALLEL_REQUESTS) as pool:
+            list(pool.map(lambda file: store.copy(store, f"{_INCOMING}/{file.path}", file.path, size=file.size), files))
         store.delete([entry.key for entry in store.list(f"{_INCOMING}/")])
     columns = tuple(asdict(column) for column in manifest.columns)
     trained = tuple(record_training_data(job, manifest))

@@ -73,7 +73,8 @@ def check_choice(
         validation: Manifest of the validation data; None without such data.
 
     Raises:
-        ValueError: The task has no such metric, or the metric needs validation rows and there are none.
+        ValueError: The task has no such metric, no epochs are compared by it, or it needs validation rows and there are
+            none.
     """
     choice = parameters.get("keep", "last"), parameters.get("metric", ""), parameters.get("patience", 0)
     try:
