@@ -1,7 +1,7 @@
 """The model that a step exports: the files of a local folder, or the objects of a store."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.s3 import ObjectState, S3Store
 from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import parse_uri
+from kfp_distributed.trainers.runtime.served_signature import served_signature
 
 
 @dataclass(frozen=True)
@@ -121,8 +122,10 @@ def _read_folder(folder: Path, uri: str) -> ModelSource:
     files = model.files
     names = [*(entry.path for entry in files), *([EXPORT_MANIFEST] if (folder / EXPORT_MANIFEST).exists() else [])]
     _check_names(names, uri)
-    manifest = b"" if (folder / MODEL_MANIFEST).exists() else model.to_json().encode()
-    return ModelSource(uri, files, folder, manifest=manifest)
+    if (folder / MODEL_MANIFEST).exists():
+        return ModelSource(uri, files, folder)
+    described = replace(model, signature=served_signature(folder, model.format))
+    return ModelSource(uri, files, folder, manifest=described.to_json().encode())
 
 
 def _read_objects(store: S3Store) -> ModelSource:
