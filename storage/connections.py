@@ -26,8 +26,8 @@ _ServerConnections = LifoQueue[http.client.HTTPConnection]
 
 
 @dataclass(frozen=True)
-class Attempts:
-    """How often and how long a request is tried.
+class RequestLimits:
+    """How long and how often a request is tried.
 
     Attributes:
         read_seconds: Longest time in seconds without data.
@@ -50,8 +50,8 @@ class ConnectionPool(PoolManager):
         connections: Largest number of idle connections to keep.
         connect_seconds: Timeout of a connection in seconds, with the TLS handshake.
         ca_certs: A PEM file with the certificate authorities to trust.
-        usual: Attempts of all requests but copies.
-        copies: Attempts of the requests by which the server copies an object.
+        usual: RequestLimits of all requests but copies.
+        copies: RequestLimits of the requests by which the server copies an object.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class ConnectionPool(PoolManager):
         connections: int,
         connect_seconds: float,
         ca_certs: str,
-        usual: Attempts,
-        copies: Attempts,
+        usual: RequestLimits,
+        copies: RequestLimits,
     ) -> None:
         timeout = Timeout(connect=connect_seconds, read=usual.read_seconds)
         super().__init__(maxsize=connections, timeout=timeout, ca_certs=ca_certs, retries=usual.retries)

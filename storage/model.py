@@ -37,7 +37,8 @@ class ModelManifest:
             the SHA-256 of each shard. It is {} if unknown.
         request: SHA-256 of the description of the training job. With another one, the same step trains again.
         signature: "inputs" and "outputs" of the model by name, each with "dtype" and "shape", as the file has them.
-            None in a shape is a free size. It is {} if unknown: `train` records it for ONNX models and SavedModels.
+            None in a shape is a free size. None instead of a shape means any number of axes. TorchScript has no types
+            and shapes: "dtype" is "float32" and "shape" None. It is {} if unknown, see the reference of the trainers.
     """
 
     format: str = "saved_model"

@@ -22,7 +22,7 @@ from minio.error import MinioException
 from urllib3 import BaseHTTPResponse, Retry, Timeout
 from urllib3.exceptions import HTTPError, NewConnectionError, ProtocolError, SSLError, TimeoutError
 
-from kfp_distributed.storage.connections import TRANSIENT_STATUS, Attempts, ConnectionPool
+from kfp_distributed.storage.connections import TRANSIENT_STATUS, RequestLimits, ConnectionPool
 from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.errors import KeyNotFound, StorageError, StoreAway
 from kfp_distributed.storage.files import FileEntry, OnBytes, hash_stream, ignore_bytes, read_exactly
@@ -132,8 +132,8 @@ class S3Store(Store):
             connections=PARALLEL_REQUESTS,
             connect_seconds=CONNECT_SECONDS,
             ca_certs=credentials.ca_bundle or certifi.where(),
-            usual=Attempts(min(READ_SECONDS, 10 + 2 * retry_seconds), retries),
-            copies=Attempts(COPY_SECONDS, retries.new(read=min(_COPY_RETRIES, retries.total or 0))),
+            usual=RequestLimits(min(READ_SECONDS, 10 + 2 * retry_seconds), retries),
+            copies=RequestLimits(COPY_SECONDS, retries.new(read=min(_COPY_RETRIES, retries.total or 0))),
         )
         self.slots = BoundedSemaphore(PARALLEL_TRANSFERS)
         # Only AWS is asked for the region of a bucket. Other AWS endpoints contain the region. Other servers use this

@@ -41,7 +41,7 @@ def evaluate(
             second one, else the micro-average over the classes. Empty for regression.
         report: HTML page with the scores. For classification also the confusion matrix, ROC and precision-recall
             curves, the calibration and the worst mistakes. For regression also the scores of predicting the training
-            mean, the predictions, the residuals and the largest errors.
+            mean, the predictions, the residuals and the largest errors. For both the inputs and outputs of the model.
         score: Value of the metric `metric`.
         is_good_enough: Whether `score` reaches `bound`.
 

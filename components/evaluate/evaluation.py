@@ -100,11 +100,12 @@ def score_model(
     is_regression = manifest.label.task == "regression"
     function = load_model_function(model, manifest.columns, "prediction" if is_regression else "probabilities")
     check_weights(model)
+    signature = function.model.signature
     if is_regression:
         numbers = regression.score_rows(function, dataset, manifest)
-        return numbers, render_page("evaluate_regression.html", regression_page(manifest, numbers, warning))
+        return numbers, render_page("evaluate_regression.html", regression_page(manifest, numbers, signature, warning))
     classes = classification.score_rows(function, dataset, manifest)
-    return classes, render_page("evaluate.html", evaluation_page(manifest, classes, warning))
+    return classes, render_page("evaluate.html", evaluation_page(manifest, classes, signature, warning))
 
 
 def read_dataset(folder: Path) -> DatasetManifest:

@@ -1,14 +1,15 @@
 """Loads a model as a function of a dataset's rows."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kfp_distributed.components.model_formats.load import load_model
-from kfp_distributed.components.model_formats.model_inputs import plan_inputs
-from kfp_distributed.components.model_formats.model_signature import pick_output
+from kfp_distributed.components.model_formats.model_inputs import ModelInputs, plan_inputs
+from kfp_distributed.components.model_formats.model_signature import Model, pick_output
 from kfp_distributed.storage.dataset import Column
 
 ModelFunction = Callable[[NDArray[np.float32]], NDArray[np.floating]]
@@ -16,7 +17,26 @@ ModelFunction = Callable[[NDArray[np.float32]], NDArray[np.floating]]
 model [n] or [n, 1]."""
 
 
-def load_model_function(folder: Path, columns: Sequence[Column], output: str) -> ModelFunction:
+@dataclass(frozen=True)
+class LoadedFunction:
+    """A loaded model as a `ModelFunction`. It raises ValueError if the model fails.
+
+    Attributes:
+        model: The model.
+        inputs: How its inputs are made of rows.
+        output: Name of the output to return.
+    """
+
+    model: Model
+    inputs: ModelInputs
+    output: str
+
+    def __call__(self, features: NDArray[np.float32]) -> NDArray[np.floating]:
+        """Return the output for rows, [n, width]."""
+        return self.model.run(self.inputs.from_matrix(features))[self.output]
+
+
+def load_model_function(folder: Path, columns: Sequence[Column], output: str) -> LoadedFunction:
     """Load a model as a function of rows, see `load_model`.
 
     Args:
@@ -25,17 +45,11 @@ def load_model_function(folder: Path, columns: Sequence[Column], output: str) ->
         output: Name of the output: "probabilities" or "prediction". A single output may have any name.
 
     Returns:
-        The model as a function. It raises ValueError if the model fails.
+        The model as a function.
 
     Raises:
         ValueError: There is no such model, it cannot be loaded, it has no such signature or output, or its inputs do
             not accept the rows.
     """
     model = load_model(folder)
-    inputs = plan_inputs(model.signature, columns)
-    name = pick_output(model.signature.outputs, output)
-
-    def predict(features: NDArray[np.float32]) -> NDArray[np.floating]:
-        return model.run(inputs.from_matrix(features))[name]
-
-    return predict
+    return LoadedFunction(model, plan_inputs(model.signature, columns), pick_output(model.signature.outputs, output))

@@ -9,12 +9,14 @@ from numpy.typing import NDArray
 
 from kfp_distributed.components.evaluate.regression_scores import RegressionEvaluation, RegressionScores, RowError
 from kfp_distributed.components.evaluate.report import MAX_COLUMNS, RowPicture, row_png
+from kfp_distributed.components.evaluate.signature_table import signature_table
 from kfp_distributed.components.histograms import bin_edges
 from kfp_distributed.components.row_texts import row_texts
 from kfp_distributed.reports.charts import Chart, histogram
 from kfp_distributed.reports.parts import Table
 from kfp_distributed.reports.scatter import scatter_chart
 from kfp_distributed.storage.dataset import DatasetManifest, Label, input_shape, is_image
+from kfp_distributed.storage.tensor_specs import Signature
 
 _DECIMALS = 15
 
@@ -38,6 +40,7 @@ class RegressionPage:
         pictures: The rows with the largest errors, if rows are images.
         errors: The rows with the largest errors; None if rows are images.
         error_count: Number of rows in `pictures` or `errors`.
+        signature: Inputs and outputs of the model.
         warning: Why the scores may not be those of new rows; "" for no reason.
     """
 
@@ -52,15 +55,19 @@ class RegressionPage:
     pictures: tuple[RowPicture, ...]
     errors: Table | None
     error_count: int
+    signature: Table
     warning: str = ""
 
 
-def regression_page(manifest: DatasetManifest, evaluation: RegressionEvaluation, warning: str = "") -> RegressionPage:
+def regression_page(
+    manifest: DatasetManifest, evaluation: RegressionEvaluation, signature: Signature, warning: str = ""
+) -> RegressionPage:
     """Return the content of the report, for the template evaluate_regression.html.
 
     Args:
         manifest: Manifest of the dataset.
         evaluation: Scores of the model.
+        signature: Inputs and outputs of the model.
         warning: Why the scores may not be those of new rows. Default: "".
     """
     label, shape, worst = manifest.label, input_shape(manifest), evaluation.largest.errors
@@ -84,6 +91,7 @@ def regression_page(manifest: DatasetManifest, evaluation: RegressionEvaluation,
         else (),
         errors=None if has_images else _error_table(manifest, worst),
         error_count=len(worst),
+        signature=signature_table(signature),
         warning=warning,
     )
 

@@ -11,11 +11,13 @@ from kfp_distributed.components.evaluate.calibration import BINS, Calibration
 from kfp_distributed.components.evaluate.curves import Curve
 from kfp_distributed.components.evaluate.mistakes import Mistake
 from kfp_distributed.components.evaluate.scores import Evaluation, Scores, shown_error
+from kfp_distributed.components.evaluate.signature_table import signature_table
 from kfp_distributed.components.evaluate.spool import MEMORY
 from kfp_distributed.components.row_texts import row_texts
 from kfp_distributed.reports.charts import Chart, heatmap, histogram, line_chart
 from kfp_distributed.reports.parts import Table
 from kfp_distributed.storage.dataset import DatasetManifest, input_shape, is_image
+from kfp_distributed.storage.tensor_specs import Signature
 
 # The most that one page shows, so that it stays below 2 MB and can be read.
 _TABLE_CLASSES = 200
@@ -67,6 +69,7 @@ class EvaluationPage:
         pictures: The mistakes of which the model is most certain, if rows are images.
         mistakes: The mistakes of which the model is most certain; None if rows are images.
         mistake_count: Number of all mistakes.
+        signature: Inputs and outputs of the model.
         warning: Why the scores may not be those of new rows; "" for no reason.
     """
 
@@ -84,15 +87,19 @@ class EvaluationPage:
     pictures: tuple[RowPicture, ...]
     mistakes: Table | None
     mistake_count: int
+    signature: Table
     warning: str = ""
 
 
-def evaluation_page(manifest: DatasetManifest, evaluation: Evaluation, warning: str = "") -> EvaluationPage:
+def evaluation_page(
+    manifest: DatasetManifest, evaluation: Evaluation, signature: Signature, warning: str = ""
+) -> EvaluationPage:
     """Return the content of the report, for the template evaluate.html.
 
     Args:
         manifest: Manifest of the dataset.
         evaluation: Scores of the model.
+        signature: Inputs and outputs of the model.
         warning: Why the scores may not be those of new rows. Default: "".
     """
     scores, curves = evaluation.scores, evaluation.spool.curves
@@ -126,6 +133,7 @@ def evaluation_page(manifest: DatasetManifest, evaluation: Evaluation, warning: 
         else (),
         mistakes=None if has_images else _mistake_table(manifest, worst),
         mistake_count=evaluation.mistakes.count,
+        signature=signature_table(signature),
         warning=warning,
     )
 

@@ -22,6 +22,7 @@ from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.s3 import ObjectState, S3Store
 from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import parse_uri
+from kfp_distributed.trainers.runtime.served_signature import served_signature
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,8 @@ def _read_folder(folder: Path, uri: str) -> ModelSource:
     if (folder / MODEL_MANIFEST).exists():
         manifest = describe_file(folder / MODEL_MANIFEST, MODEL_MANIFEST)
         return ModelSource(uri, tuple(sorted((*model.files, manifest))), folder)
-    return ModelSource(uri, model.files, folder, manifest=model.to_json().encode())
+    described = replace(model, signature=served_signature(folder, model.format))
+    return ModelSource(uri, model.files, folder, manifest=described.to_json().encode())
 
 
 def _read_objects(store: S3Store) -> ModelSource:

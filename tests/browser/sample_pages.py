@@ -22,6 +22,7 @@ from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.prepare import prepare
 from kfp_distributed.reports.page import render_page
 from kfp_distributed.storage.dataset import Column, DatasetManifest, Label, Shard, read_batches
+from kfp_distributed.storage.tensor_specs import STRING, Signature, TensorSpec
 
 COLUMNS = (
     "species", "bill_length", "flipper_length", "body_mass", "island", "sex", "ring_color", "station", "ship_cost",
@@ -94,7 +95,9 @@ def regression_report(folder: Path, rows: int = 5000) -> str:
     shards = (Shard("part.parquet", rows, 1, "0"),)
     manifest = DatasetManifest("test", (Column("size", "number", "float32"),), label, shards, (), 0, "made up")
     evaluation = regression.score_rows(lambda rows: 400_000 * np.log(rows[:, 0] / 38), folder, manifest)
-    return render_page("evaluate_regression.html", regression_page(manifest, evaluation))
+    return render_page(
+        "evaluate_regression.html", regression_page(manifest, evaluation, signature_of(manifest, "prediction", 1))
+    )
 
 
 def evaluation_report(folder: Path, ignored: tuple[str, ...]) -> str:
@@ -107,4 +110,15 @@ def evaluation_report(folder: Path, ignored: tuple[str, ...]) -> str:
     classifier = make_pipeline(SimpleImputer(), StandardScaler(), LogisticRegression(C=0.003, max_iter=500))
     classifier.fit(rows[:, inputs], labels)
     evaluation = score_rows(lambda features: classifier.predict_proba(features[:, inputs]), folder / "test", test)
-    return render_page("evaluate.html", evaluation_page(test, evaluation))
+    return render_page(
+        "evaluate.html", evaluation_page(test, evaluation, signature_of(test, "probabilities", len(test.label.classes)))
+    )
+
+
+def signature_of(manifest: DatasetManifest, output: str, size: int) -> Signature:
+    """Return the signature of a model that takes the columns by name."""
+    inputs = [
+        TensorSpec(column.name, STRING if column.vocabulary else "float32", (None, *column.shape))
+        for column in manifest.columns
+    ]
+    return Signature.of(inputs, [TensorSpec(output, "float32", (None, size))])

@@ -19,10 +19,19 @@ from kfp_distributed.reports.page import render_page
 from kfp_distributed.reports.parts import Table
 from kfp_distributed.reports.scatter import scatter_chart
 from kfp_distributed.storage.dataset import Column, DatasetManifest, Label, Shard
+from kfp_distributed.storage.tensor_specs import Signature, TensorSpec
 
 TEMPLATE = "evaluate_regression.html"
 AGE_AND_TOWN = (Column("<i>age", "number", "float32"), Column("town", "category", "int32", vocabulary=("Ulm",)))
 PICTURES = (Column("image", "tensor", "uint8", (2, 2)),)
+
+
+SIGNATURE = Signature.of([TensorSpec("<i>age", "float32", (None, 1))], [TensorSpec("output", "float32", None)])
+SIGNATURE_TABLE = Table(
+    ("kind", "name", "type", "shape"),
+    (("input", "<i>age", "float32", "[n, 1]"), ("output", "output", "float32", "any shape")),
+    2,
+)
 
 
 def page_of(targets, predictions, columns=AGE_AND_TOWN, features=None, mean=2.0, std=1.0, limit=100_000, warning=""):
@@ -37,7 +46,7 @@ def page_of(targets, predictions, columns=AGE_AND_TOWN, features=None, mean=2.0,
     evaluation.largest.add(np.asarray(features, np.float32), targets, predictions, 0)
     shards, label = (Shard("part.parquet", len(targets), 1, "0"),), Label("<price>", (), "regression", mean, std)
     manifest = DatasetManifest("test", columns, label, shards, (), 0, "made up")
-    return regression_page(manifest, evaluation, warning)
+    return regression_page(manifest, evaluation, SIGNATURE, warning)
 
 
 FOUR = ([1, 2, 3, 4], [1, 2.5, 3, 2], AGE_AND_TOWN, [[1, 1], [2.5, 0], [3, 1], [np.nan, 1]])
@@ -76,7 +85,7 @@ def test_the_page_shows_the_content_literally():
     content = page_of(*FOUR, warning="<b>rows")
     page = Page(render_page(TEMPLATE, content))
     charts = (content.predictions, content.residuals, content.residuals_by_prediction)
-    tables = [*(chart.table for chart in charts), content.comparison, content.errors]
+    tables = [*(chart.table for chart in charts), content.comparison, content.errors, SIGNATURE_TABLE]
     assert sorted(page.tables) == sorted([list(table.columns), *map(list, table.rows)] for table in tables)
     assert page.texts.count("Evaluation of <price>: test split") == 2  # The title and the heading.
     assert "<b>rows." in page.texts

@@ -15,9 +15,18 @@ from kfp_distributed.reports.charts import heatmap, histogram, line_chart
 from kfp_distributed.reports.page import render_page
 from kfp_distributed.reports.parts import Table
 from kfp_distributed.storage.dataset import Column, DatasetManifest, Label, Shard, is_image
+from kfp_distributed.storage.tensor_specs import Signature, TensorSpec
 
 AGE_AND_TOWN = (Column("<i>age", "number", "float32"), Column("town", "category", "int32", vocabulary=("Ulm",)))
 PICTURES = (Column("image", "tensor", "uint8", (2, 2)),)
+
+
+SIGNATURE = Signature.of([TensorSpec("<i>age", "float32", (None, 1))], [TensorSpec("output", "float32", None)])
+SIGNATURE_TABLE = Table(
+    ("kind", "name", "type", "shape"),
+    (("input", "<i>age", "float32", "[n, 1]"), ("output", "output", "float32", "any shape")),
+    2,
+)
 
 
 def manifest_of(classes, labels, columns):
@@ -38,7 +47,7 @@ def page_of(classes, probabilities, labels, columns=AGE_AND_TOWN, features=None,
     features = np.ones((len(labels), 2)) if features is None else features
     mistakes.add(np.asarray(features, np.float32), labels, probabilities, 0)
     evaluation = Evaluation(Scores(classes, confusion, 0.5), spool, calibration, mistakes)
-    return evaluation_page(manifest_of(classes, labels, columns), evaluation)
+    return evaluation_page(manifest_of(classes, labels, columns), evaluation, SIGNATURE)
 
 
 TWO = (
@@ -117,6 +126,7 @@ def test_content_of_a_report():
             ),
         ),
         mistake_count=2,
+        signature=SIGNATURE_TABLE,
     )
 
 
@@ -124,7 +134,13 @@ def test_the_page_shows_the_content_literally():
     content = page_of(*TWO)
     page = Page(render_page("evaluate.html", content))
     charts = (content.confusion, content.roc, content.precision_recall, content.calibration, content.certainty)
-    tables = [*(chart.table for chart in charts), content.confusions, content.classes, content.mistakes]
+    tables = [
+        *(chart.table for chart in charts),
+        content.confusions,
+        content.classes,
+        content.mistakes,
+        SIGNATURE_TABLE,
+    ]
     assert sorted(page.tables) == sorted([list(table.columns), *map(list, table.rows)] for table in tables)
     assert page.texts.count("Evaluation of <label>: test split") == 2  # The title and the heading.
     assert [element["data-figure"] for element in page.all("div") if "data-figure" in element] == [

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from exported_program import SIGNATURE, write_program
 
 from kfp_distributed.components.export_model.export import Exported, publish
 from kfp_distributed.components.export_model.model_source import EXPORT_MANIFEST, open_source
@@ -187,6 +188,12 @@ def test_a_model_without_a_manifest_gets_one_in_the_version(tmp_path, make_model
     listed = json.loads((version / EXPORT_MANIFEST).read_text())["files"]
     assert listed == [asdict(entry) for entry in describe_folder(version) if entry.path != EXPORT_MANIFEST]
     assert {*files} == {*verify_model_folder(version).files}
+
+
+def test_the_manifest_of_a_torch_export_program_has_its_signature(tmp_path, export):
+    model = write_program(tmp_path / "model").parent
+    version = Path(export(model, str(tmp_path / "exports")).uri)
+    assert verify_model_folder(version).signature == SIGNATURE
 
 
 def test_a_file_with_the_name_of_the_manifest_is_not_overwritten(tmp_path, make_model, export):

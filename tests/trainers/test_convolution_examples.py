@@ -19,9 +19,11 @@ from PIL import Image
 from step_lines import into
 
 from kfp_distributed.components import prepare_data
+from kfp_distributed.components.model_formats.load import load_model
 from kfp_distributed.components.train.run.launch import Outcome, launch
 from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
+from kfp_distributed.storage.model import read_model_folder
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.epoch_metrics import read_epochs
 
@@ -121,6 +123,9 @@ def test_two_ranks_learn_and_their_model_is_evaluated(trained, prepared):
     evaluation, _ = evaluate_model(trained.folder / "model", prepared / "validation_dataset")
     assert evaluation.scores.accuracy == pytest.approx(last["val_accuracy"])
     assert evaluation.scores.loss == pytest.approx(last["val_loss"], rel=1e-3)
+    signature = read_model_folder(trained.folder / "model").signature
+    assert signature["inputs"]
+    assert signature == load_model(trained.folder / "model").signature.to_dict()
 
 
 def test_each_rank_reads_its_own_rows(trained):

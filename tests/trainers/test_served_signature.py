@@ -10,7 +10,10 @@ import pytest
 from prediction_models import linear_network, save_onnx
 
 from kfp_distributed.components.model_formats.load import load_model
+from kfp_distributed.storage import open_store
 from kfp_distributed.storage.dataset import Column
+from kfp_distributed.storage.model import verify_model
+from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.onnx_inputs import with_column_inputs
 from kfp_distributed.trainers.runtime.served_signature import served_signature
 
@@ -108,3 +111,20 @@ def test_a_file_that_cannot_be_read_has_none_and_fails_no_training(tmp_path, cap
 
 def test_other_formats_have_none(tmp_path):
     assert served_signature(tmp_path, "safetensors") == {}
+
+
+def save_keras_file(model_dir):
+    import keras
+
+    features, output = keras.Input((8, 8), name="image"), keras.layers.Dense(10, activation="softmax", name="digit")
+    keras.Model(features, output(keras.layers.Flatten()(features))).save(f"{model_dir}/model.keras")
+
+
+def test_a_training_by_a_function_records_it(make_replicas, digits):
+    replicas = make_replicas(train_specification(save_keras_file), {}, {"worker": 1}, digits)
+    replicas.start_all()
+    assert replicas.wait("worker-0") == 0, replicas.text("worker-0")
+    assert verify_model(open_store(replicas.job.model_uri)).signature == {
+        "inputs": {"image": {"dtype": "float32", "shape": [None, 8, 8]}},
+        "outputs": {"digit": {"dtype": "float32", "shape": [None, 10]}},
+    }
