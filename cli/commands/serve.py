@@ -44,18 +44,26 @@ def command(context: click.Context, model: str, name: str, host: str, port: int)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", name):
         raise WrongArgument(f"{name!r} is not the name of a model: pass --name with letters, digits and . _ -")
     try:
-        with tempfile.TemporaryDirectory(prefix="serve-") as scratch:
-            folder = _local_folder(model, Path(scratch, "model"))
-            loaded = load_model(folder)
-            with ModelServer(ServedModel(name, version, loaded), host, port) as server:
-                click.echo(f"serving {name} {version} at {server.url}:predict, until Ctrl-C")
-                server.serve_forever()
+        # Before the download, which may take long.
+        with _bound(model, host, port) as server, tempfile.TemporaryDirectory(prefix="serve-") as scratch:
+            loaded = load_model(_local_folder(model, Path(scratch, "model")))
+            server.listen(ServedModel(name, version, loaded))
+            click.echo(f"serving {name} {version} at {server.url}:predict, until Ctrl-C")
+            server.serve_forever()
     except OSError as error:
-        raise click.ClickException(f"cannot serve {model} on {host}:{port}: {error.strerror or error}") from None
+        raise click.ClickException(f"cannot load {model}: {error}") from None
     except (ValueError, StorageError, ModelIncomplete) as error:
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
         end_interrupted(context)
+
+
+def _bound(model: str, host: str, port: int) -> ModelServer:
+    try:
+        return ModelServer(host, port)
+    except OSError as error:
+        shown = f"[{host}]" if ":" in host else host
+        raise click.ClickException(f"cannot serve {model} on {shown}:{port}: {error.strerror or error}") from None
 
 
 def name_and_version(address: str) -> tuple[str, int]:
@@ -68,7 +76,10 @@ def name_and_version(address: str) -> tuple[str, int]:
 def _local_folder(model: str, folder: Path) -> Path:
     """Return the folder of a model whose files were checked, after a download if it is in an object store."""
     if "://" in model and not model.startswith("file://"):
-        download_model(model, folder)
+        try:
+            download_model(model, folder)
+        except StorageError as error:
+            raise click.ClickException(f"{error}; the download goes to {folder}: TMPDIR sets its place") from None
         return folder
     local = Path(model.removeprefix("file://"))
     read_model_folder(local)

@@ -9,9 +9,22 @@ LOAD_ADVICE = "save it with the library versions of this step, without custom cl
 RUN_ADVICE = "save it with a signature that takes the rows in the form of the dataset"
 
 
+class ModelFailed(ValueError):
+    """The library of a model has failed. The message has what to do about the model.
+
+    Attributes:
+        reason: The error of the library, without advice.
+    """
+
+    def __init__(self, action: str, advice: str, reason: str) -> None:
+        """Create the error from what failed, what to do, and the error of the library."""
+        super().__init__(f"{action}: {advice} ({reason})")
+        self.reason = reason
+
+
 @contextmanager
 def model_errors(action: str, advice: str) -> Iterator[None]:
-    """Turn every exception of a model's library into a ValueError of one line.
+    """Turn every exception of a model's library into a `ModelFailed` of one line.
 
     Args:
         action: What failed, the beginning of the message.
@@ -21,4 +34,4 @@ def model_errors(action: str, advice: str) -> Iterator[None]:
         yield
     except Exception as error:
         reason = " ".join(str(error).split())[:_REASON_LENGTH]
-        raise ValueError(f"{action}: {advice} ({type(error).__name__}: {reason})") from error
+        raise ModelFailed(action, advice, f"{type(error).__name__}: {reason}") from error

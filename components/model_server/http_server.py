@@ -5,11 +5,13 @@ For a machine, and for tests: TensorFlow Serving, KServe and Triton serve more r
 
 import json
 import re
+import socket
 import sys
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
+from kfp_distributed.components.model_formats.model_errors import ModelFailed
 from kfp_distributed.components.model_formats.model_signature import Model
 from kfp_distributed.components.model_server.predict_protocol import parse_predict_request, predict_answer
 from kfp_distributed.storage.tensor_specs import Signature, TensorSpec
@@ -36,23 +38,34 @@ class ServedModel(NamedTuple):
 
 
 class ModelServer(ThreadingHTTPServer):
-    """A server of one model. It listens when it is created, and answers in `serve_forever`.
+    """A server of one model. It has its port when it is created, and answers in `serve_forever` after `listen`.
 
     Args:
-        served: The model.
-        host: Address of the interface to listen on.
+        host: Address of the interface to listen on, of IPv4 or IPv6, or a name with an IPv4 address.
         port: Port; 0 for a free one.
 
     Raises:
         OSError: The port is in use, or the address is not of this machine.
     """
 
+    served: ServedModel
+
     daemon_threads = True  # A request in progress does not hold the end of the process.
     request_queue_size = 128  # The default, 5, resets connections when 100 clients ask at once.
 
-    def __init__(self, served: ServedModel, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), _Handler, bind_and_activate=False)
+        try:
+            self.server_bind()
+        except BaseException:
+            self.server_close()
+            raise
+
+    def listen(self, served: ServedModel) -> None:
+        """Listen to requests for a model. Until then, connections are refused."""
         self.served = served
-        super().__init__((host, port), _Handler)
+        self.server_activate()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  (the interface of socketserver)
         """Print an error of a request, unless the client has closed the connection."""
@@ -63,7 +76,8 @@ class ModelServer(ThreadingHTTPServer):
     def url(self) -> str:
         """Address of the model: requests for predictions go to it with ":predict" appended."""
         host, port = self.server_address[:2]
-        return f"http://{host!s}:{port}/v1/models/{self.served.name}"
+        shown = f"[{host!s}]" if self.address_family == socket.AF_INET6 else str(host)
+        return f"http://{shown}:{port}/v1/models/{self.served.name}"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -103,6 +117,9 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             request = parse_predict_request(body, model.signature)
             answer = predict_answer(model.run(request.inputs), request.form)
+        except ModelFailed as error:  # Its advice is for those who save models.
+            self._answer(HTTPStatus.BAD_REQUEST, {"error": f"the model cannot use these values: {error.reason}"})
+            return
         except ValueError as error:
             self._answer(HTTPStatus.BAD_REQUEST, {"error": str(error)})
             return

@@ -139,7 +139,12 @@ def _tensor(spec: TensorSpec, value: object) -> NDArray[Any]:
     if array.ndim and not len(array):
         raise WrongRequest(f"input {spec.name!r} has no rows: it needs at least one")
     if array.ndim:
-        return array.reshape(len(array), *fit_shape(spec, array.shape[1:]))
+        try:
+            return array.reshape(len(array), *fit_shape(spec, array.shape[1:]))
+        except ValueError:  # Its message speaks of datasets and of saving the model.
+            taken = "anything" if spec.shape is None else f"the shape {[*spec.shape]}"
+            text = f"input {spec.name!r} takes {taken}, None for any size, and has the shape {[*array.shape]}"
+            raise WrongRequest(text) from None
     if spec.shape == ():
         return array
     raise WrongRequest(f"input {spec.name!r} has a single value: it needs a list with a value for each row")

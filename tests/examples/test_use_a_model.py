@@ -60,7 +60,8 @@ def test_models_are_asked_in_python(tmp_path, example, onnx_model):
 
 def test_a_server_gets_the_rows(example, onnx_model):
     served = ServedModel("flowers", 1, OnnxModel(onnx_model))
-    with ModelServer(served, "127.0.0.1", 0) as server:
+    with ModelServer("127.0.0.1", 0) as server:
+        server.listen(served)
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:

@@ -75,7 +75,11 @@ def test_a_single_input_needs_no_name(body):
         ({"instances": [1]}, FLOWERS, "row 0"),
         ({"inputs": [1]}, FLOWERS, "an object"),
         ({"instances": [[1, 2], [3]]}, MATRIX, "different lengths"),
-        ({"instances": [[1, 2, 3]]}, MATRIX, r"\(None, 2\)"),
+        (
+            {"instances": [[1, 2, 3]]},
+            MATRIX,
+            r"takes the shape \[None, 2\], None for any size, and has the shape \[1, 3\]$",
+        ),
         ({"instances": [[1, None]]}, MATRIX, "null: write NaN"),
         ({"instances": [[True, True]]}, MATRIX, "true"),
         ({"instances": [["1", 2]]}, MATRIX, '"1"'),

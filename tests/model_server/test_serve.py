@@ -1,6 +1,7 @@
 """The command `serve`, asked over HTTP."""
 
 import json
+import re
 import signal
 import socket
 import struct
@@ -75,6 +76,9 @@ def test_an_onnx_model_is_asked_by_row_and_by_column_on_one_connection(onnx_mode
         assert ask(connection, path, {"inputs": values}) == (200, {"outputs": content["predictions"]})
         assert ask(connection, "/v1/models/flowers/versions/3:predict", {"instances": ROWS}) == (200, content)
         assert (status, ask(connection, path, {"instances": [{"size": 1}]})[0]) == (200, 400)
+        status, content = ask(connection, path, {"inputs": {"size": [[1.5], [2]], "colour": [["red"]]}})
+        assert (status, "the model cannot use these values: " in content["error"]) == (400, True), content
+        assert "save" not in content["error"]
         for wrong in ("/v1/models/other:predict", "/v1/models/flowers/versions/4:predict", "/"):
             status, content = ask(connection, wrong, {"instances": ROWS})
             assert status == 404
@@ -180,7 +184,35 @@ def test_a_wrong_model_or_port_is_one_line(tmp_path, onnx_model):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         code, line = error(onnx_model, "--port", port)
+        # Noticed before the model is read.
+        assert error("nothing", "--port", port)[1].startswith("Error: cannot serve nothing on 127.0.0.1:")
     assert (code, line) == (1, f"Error: cannot serve {onnx_model} on 127.0.0.1:{port}: Address already in use")
+
+
+def test_a_model_is_served_on_an_address_of_ipv6(onnx_model):
+    with serving(onnx_model, "--host", "::1") as (connection, path, _):
+        assert connection.host == "::1"
+        assert ask(connection, path, {"instances": ROWS})[0] == 200
+
+
+def test_a_download_that_finds_no_room_names_the_file(tmp_path, monkeypatch):
+    with embedded_object_store(tmp_path / "objects") as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        store = open_store("s3://served/big/1")
+        store.make_bucket()
+        model = tmp_path / "model"
+        model.mkdir()
+        (model / "model.onnx").write_bytes(bytes(2**18))
+        (model / MODEL_MANIFEST).write_text(ModelManifest("onnx", describe_folder(model)).to_json())
+        store.upload_folder(model)
+        limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536)); {MAIN[2]}"
+        command = [sys.executable, "-c", limited, "serve", "s3://served/big/1", "--port", "0"]
+        done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert re.fullmatch(
+        r"Error: .*the local disk is full.*to /\S+/serve-\w+/model: TMPDIR sets its place", done.stderr.strip()
+    ), done.stderr
 
 
 @pytest.mark.parametrize(
