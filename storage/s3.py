@@ -22,7 +22,7 @@ from minio.error import MinioException
 from urllib3 import BaseHTTPResponse, Retry, Timeout
 from urllib3.exceptions import HTTPError, NewConnectionError, ProtocolError, SSLError, TimeoutError
 
-from kfp_distributed.storage.connections import TRANSIENT_STATUS, RequestLimits, ConnectionPool
+from kfp_distributed.storage.connections import TRANSIENT_STATUS, ConnectionPool, RequestLimits
 from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.errors import KeyNotFound, StorageError, StoreAway
 from kfp_distributed.storage.files import FileEntry, OnBytes, hash_stream, ignore_bytes, read_exactly
