@@ -5,14 +5,19 @@ import os
 import subprocess
 import tempfile
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 from cluster.jobs import start_step
+from cluster.step_pods import StepContainer
 from kubernetes import client, config, watch
 
-from kfp_distributed.components import prepare_data
+from kfp_distributed.components import Delivery, prepare_data
+from kfp_distributed.components.delivery import IMAGE_VARIABLE
+from kfp_distributed.pipelines.specs import write_specs
 from kfp_distributed.storage import credentials_from_environment, open_store
 from kfp_distributed.trainers.requirements import variable_of
 
@@ -222,3 +227,54 @@ def start(training_namespace, bucket, store_environment, trainer_image, operator
         step.process.terminate()
     for step in steps:
         step.end()
+
+
+@pytest.fixture(scope="session")  # The scope of the namespace, with which the account is deleted.
+def pipeline_runner(api, training_namespace):
+    """A service account with only the permissions of deploy/rbac.yaml."""
+    api.create_namespaced_service_account(training_namespace, {"metadata": {"name": "pipeline-runner"}})
+    rbac = client.RbacAuthorizationV1Api()
+    role, binding = yaml.safe_load_all((Path(__file__).parents[2] / "deploy" / "rbac.yaml").read_text())
+    binding["subjects"][0]["namespace"] = training_namespace
+    rbac.create_namespaced_role(training_namespace, role)
+    rbac.create_namespaced_role_binding(training_namespace, binding)
+    return "pipeline-runner"
+
+
+@pytest.fixture(scope="module")
+def image_specs(tmp_path_factory, image_name):
+    """Folder with the YAML of the steps, compiled for image delivery."""
+    folder = tmp_path_factory.mktemp("image")
+    write_specs(folder, Delivery.image(os.environ.get(IMAGE_VARIABLE) or image_name("steps"), image_name("evaluate")))
+    return folder
+
+
+@pytest.fixture
+def run_in_pod(api, training_namespace, pipeline_runner):
+    """A function that starts a pod that runs steps in sequence or in parallel, and returns the pod."""
+
+    def run(
+        name: str,
+        steps: Sequence[StepContainer],
+        *,
+        in_parallel: bool = False,
+        annotations: dict[str, str] | None = None,
+        service_account: str = pipeline_runner,
+    ):
+        containers = [step.spec() for step in steps]
+        spec = {
+            "serviceAccountName": service_account,
+            "restartPolicy": "Never",
+            "securityContext": {
+                "runAsNonRoot": True,
+                "fsGroup": 1000,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "initContainers": [] if in_parallel else containers[:-1],
+            "containers": containers if in_parallel else containers[-1:],
+            "volumes": [{"name": "work", "emptyDir": {}}],
+        }
+        metadata = {"name": name, "annotations": annotations or {}}
+        return api.create_namespaced_pod(training_namespace, {"metadata": metadata, "spec": spec})
+
+    return run

@@ -10,21 +10,19 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import yaml
 from cluster.jobs import left_behind
+from cluster.step_pods import StepContainer, end_of, image_of, logs_of
 from cluster.test_launch import function
-from compiled import SPECS, Run, executors, step_command, whole_job
-from kubernetes import client, watch
+from compiled import SPECS, Run, step_command, whole_job
+from kubernetes import client
 from kubernetes.stream import stream
 
 from kfp_distributed.components import Delivery
-from kfp_distributed.components.delivery import IMAGE_VARIABLE
 from kfp_distributed.components.train.describe.task_path import TaskPath
 from kfp_distributed.components.train.run.identity import identify_training
 from kfp_distributed.components.train.run.request import job_name
@@ -34,11 +32,8 @@ from kfp_distributed.library.content import content_hash, read_library
 from kfp_distributed.pipelines.specs import write_specs
 from kfp_distributed.storage import Store, credentials_from_environment, open_store
 from kfp_distributed.storage.dataset import DatasetManifest
-from kfp_distributed.trainers.requirements import STOCK_IMAGE
 
 pytestmark = pytest.mark.cluster
-
-_RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 # Runs a command, and prints its exit code and duration in the last line of the log.
 _TIMED = """\
@@ -68,99 +63,6 @@ for key in inputs:
 """
 
 
-@dataclass(frozen=True)
-class StepContainer:
-    """A compiled step as the launcher of KFP would start it.
-
-    Attributes:
-        step: Name of the step.
-        image: Image of the step in its YAML.
-        command: Command and arguments.
-    """
-
-    step: str
-    image: str
-    command: Sequence[str]
-
-    def spec(self) -> dict:
-        """Return the container, for a pod with a volume `work`."""
-        env = {
-            "HOME": "/steps",
-            # Only in a stock image may pip use a package index.
-            **({"PIP_DEFAULT_TIMEOUT": "60"} if self.image == STOCK_IMAGE else {"PIP_INDEX_URL": "http://127.0.0.1:9"}),
-        }
-        # The variables that KFP sets. The steps find the object store by themselves.
-        fields = {"KFP_POD_NAME": "metadata.name", "KFP_POD_UID": "metadata.uid"}
-        return {
-            "name": self.step.replace("_", "-"),
-            "image": self.image,
-            "command": [*self.command],
-            "workingDir": "/steps",
-            "env": [
-                *({"name": name, "value": value} for name, value in env.items()),
-                *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
-            ],
-            "volumeMounts": [
-                {"name": "work", "mountPath": "/steps"},
-                # kfp maps outputs of a pipeline root s3:// to this folder.
-                {"name": "work", "mountPath": "/s3", "subPath": "s3"},
-            ],
-            # The library's images have a user that is not root.
-            "securityContext": {**_RESTRICTED, **({"runAsUser": 1000} if self.image == STOCK_IMAGE else {})},
-        }
-
-
-@pytest.fixture(scope="session")  # The scope of the namespace, with which the account is deleted.
-def pipeline_runner(api, training_namespace):
-    """A service account with only the permissions of deploy/rbac.yaml."""
-    api.create_namespaced_service_account(training_namespace, {"metadata": {"name": "pipeline-runner"}})
-    rbac = client.RbacAuthorizationV1Api()
-    role, binding = yaml.safe_load_all((Path(__file__).parents[2] / "deploy" / "rbac.yaml").read_text())
-    binding["subjects"][0]["namespace"] = training_namespace
-    rbac.create_namespaced_role(training_namespace, role)
-    rbac.create_namespaced_role_binding(training_namespace, binding)
-    return "pipeline-runner"
-
-
-@pytest.fixture(scope="module")
-def image_specs(tmp_path_factory, image_name):
-    """Folder with the YAML of the steps, compiled for image delivery."""
-    folder = tmp_path_factory.mktemp("image")
-    write_specs(folder, Delivery.image(os.environ.get(IMAGE_VARIABLE) or image_name("steps"), image_name("evaluate")))
-    return folder
-
-
-@pytest.fixture
-def run_in_pod(api, training_namespace, pipeline_runner):
-    """A function that starts a pod that runs steps in sequence or in parallel, and returns the pod."""
-
-    def run(
-        name: str,
-        steps: Sequence[StepContainer],
-        *,
-        in_parallel: bool = False,
-        annotations: dict[str, str] | None = None,
-        service_account: str = pipeline_runner,
-    ):
-        containers = [step.spec() for step in steps]
-        spec = {
-            "serviceAccountName": service_account,
-            "restartPolicy": "Never",
-            "securityContext": {
-                "runAsNonRoot": True,
-                "fsGroup": 1000,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
-            "initContainers": [] if in_parallel else containers[:-1],
-            "containers": containers if in_parallel else containers[-1:],
-            "volumes": [{"name": "work", "emptyDir": {}}],
-        }
-        metadata = {"name": name, "annotations": annotations or {}}
-        return api.create_namespaced_pod(training_namespace, {"metadata": metadata, "spec": spec})
-
-    return run
-
-
 @contextmanager
 def installed(api, config_map: dict) -> Iterator[None]:
     """Install the ConfigMap of a library while the block runs."""
@@ -170,19 +72,6 @@ def installed(api, config_map: dict) -> Iterator[None]:
         yield
     finally:
         api.delete_namespaced_config_map(name, namespace)
-
-
-def logs_of(api, pod) -> dict[str, str]:
-    """Wait for the end of a pod; return the logs of its started containers, by name."""
-    name, namespace = pod.metadata.name, pod.metadata.namespace
-    _end_of(api, namespace, name)
-    status = api.read_namespaced_pod_status(name, namespace).status
-    states = [*(status.init_container_statuses or ()), *(status.container_statuses or ())]
-    return {
-        state.name: api.read_namespaced_pod_log(name, namespace, container=state.name)
-        for state in states
-        if state.state.terminated
-    }
 
 
 def write_prices(file: Path) -> None:
@@ -396,10 +285,6 @@ def timed_step(specs: Path, name: str, hash_: str) -> StepContainer:
     return StepContainer(name, image_of(specs, "prepare_data"), ["sh", "-c", _TIMED, "sh", *words])
 
 
-def image_of(specs: Path, step: str) -> str:
-    return executors(specs / f"{step}.yaml")[step.replace("_", "-")]["image"]
-
-
 def train_step(specs: Path, program: dict, image: str, bucket: str, run: Run) -> StepContainer:
     """Return a train step with one worker, whose dataset is in the object store."""
     command = step_command(
@@ -436,7 +321,7 @@ def test_the_owner_of_a_job_is_the_pod_that_follows_it(
     job = job_of(step)
     assert owners(job) == [("Pod", first.metadata.uid)]
     kill_step(api, first)
-    assert _end_of(api, namespace, "step-1") == "Failed"
+    assert end_of(api, namespace, "step-1") == "Failed"
 
     second = run_in_pod("step-2", [step_container])
     wait_for_log(api, second, " worker-0 begun")
@@ -449,7 +334,7 @@ def test_the_owner_of_a_job_is_the_pod_that_follows_it(
     assert job_of(step)["metadata"]["uid"] == job["metadata"]["uid"]
 
     kill_step(api, second)
-    assert _end_of(api, namespace, "step-2") == "Failed"
+    assert end_of(api, namespace, "step-2") == "Failed"
     assert left_behind(step, 3) != []
     delete_pod(api, second)
     assert left_behind(step) == []
@@ -513,17 +398,3 @@ def wait_for_log(api, pod, text: str, seconds: float = 240) -> None:
         except client.ApiException as error:
             if error.status != 400:  # The container has not started.
                 raise
-
-
-def _end_of(api, namespace: str, name: str) -> str:
-    """Wait for the end of a pod and return its phase. The watch is repeated if it ends first."""
-    phase, deadline = "Pending", time.monotonic() + 800
-    while phase not in ("Succeeded", "Failed") and time.monotonic() < deadline:
-        selector = f"metadata.name={name}"
-        for event in watch.Watch().stream(
-            api.list_namespaced_pod, namespace, field_selector=selector, timeout_seconds=60
-        ):
-            phase = event["object"].status.phase
-            if phase in ("Succeeded", "Failed"):
-                break
-    return phase

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import urllib3
 import yaml
-from cluster.test_compiled_steps import StepContainer, image_of, image_specs, logs_of, pipeline_runner, run_in_pod
+from cluster.step_pods import StepContainer, image_of, logs_of
 from compiled import Run, step_command
 from kfp import dsl
 from kubernetes import client, config, watch
@@ -25,8 +25,6 @@ from kfp_distributed.components.deploy_model.service_checks import check_kserve
 from kfp_distributed.components.model_formats.load import load_model
 from kfp_distributed.pipelines.local_run import local_run
 from kfp_distributed.storage import credentials_from_environment, open_store
-
-__all__ = ["image_specs", "pipeline_runner", "run_in_pod"]  # Fixtures.
 
 pytestmark = [pytest.mark.cluster, pytest.mark.kserve, pytest.mark.timeout(900), pytest.mark.takes(300)]
 
