@@ -29,8 +29,9 @@ def export_model(
             saved_model.pb, model.onnx, model.keras, model.pt2, model.pt or *.safetensors. TensorFlow Serving and
             KServe load SavedModels, Triton loads ONNX models and TorchScript. Kubeflow Pipelines downloads it into the
             step. Pass either `model` or `model_uri`. Default: none.
-        model_uri: Address of the model, the output `model_uri` of `train`. The step does not download the model if it
-            is on the server of `bucket`: the server copies it. Example: "s3://mlpipeline/v2/artifacts/.../model".
+        model_uri: Address of the model: the output `model_uri` of `train`, or an exported version, also by its alias.
+            The step does not download it if it is on the server of `bucket`: the server copies it. Examples:
+            "s3://mlpipeline/v2/artifacts/.../model", "s3://staging/digits/3", "s3://staging/digits@candidate".
             Default: empty, which means `model`.
         mlflow_run_id: ID of the MLflow run that gets a link to the version, the output `mlflow_run_id` of `train`.
             Example: "3f1c0c1be0a14f6c9d3c7a0e6c1d2b4a". Default: empty, which means the run in the metadata of `model`.
