@@ -102,6 +102,8 @@ NOT_NEEDED = {
     "train": {"pyarrow"},
     "prepare_data": {"dask", "distributed"},
     "evaluate": OF_FORMATS,
+    # Signatures of models are read where the library happens to be there.
+    "export_model": {"onnx", "tensorflow", "torch"},
     "predict": {"dask", "distributed", *OF_FORMATS},
 }
 OPTIONAL = {"packaging"}
