@@ -88,12 +88,17 @@ def hold_version(store: Store, model_name: str, version: int, purpose: str) -> I
                 return
         uri = join_uri(store.uri, claim.target)
         if state == "free":
-            raise VersionRefused(f"{uri} does not exist: kfp-distributed models list shows the versions")
+            raise no_version(uri)
         time.sleep(random.uniform(0, 1))  # Those that began together try again at different times.
     raise VersionRefused(
         f"{uri} is being exported, deleted or given an alias: try again later. If that process was killed, wait two "
         f"hours or delete {claim.siblings}"
     )
+
+
+def no_version(uri: str) -> VersionRefused:
+    """Return the error of a version that does not exist."""
+    return VersionRefused(f"{uri} does not exist: kfp-distributed models list shows the versions")
 
 
 def check_usable(store: Store, model_name: str, version: int) -> None:
@@ -155,8 +160,14 @@ def resolve(uri: str) -> str:
 
 
 def _no_alias(store: Store, model_name: str, alias: str) -> VersionRefused:
-    names = ", ".join([*read_aliases(store, model_name), LATEST])
-    return VersionRefused(f"{join_uri(store.uri, model_name)} has no alias {alias!r}; it has {names}")
+    uri, names = join_uri(store.uri, model_name), [*read_aliases(store, model_name)]
+    if latest_version(store, model_name):
+        names.append(LATEST)
+    if names:
+        return VersionRefused(f"{uri} has no alias {alias!r}; it has {', '.join(names)}")
+    return VersionRefused(
+        f"{uri} has no alias {alias!r} and no complete version: kfp-distributed models list shows the models"
+    )
 
 
 def _aliases(model_name: str) -> str:

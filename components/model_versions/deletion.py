@@ -13,6 +13,7 @@ from kfp_distributed.components.model_versions.aliases import (
     deleted_versions,
     deletion_record,
     hold_version,
+    no_version,
     read_aliases,
 )
 from kfp_distributed.components.model_versions.claims import Claim, task_key, task_record
@@ -52,10 +53,10 @@ def delete_version(store: Store, model_name: str, version: int) -> None:
 
 
 def check_deletable(store: Store, model_name: str, version: int) -> None:
-    """Check that a version is one of export_model and has no alias.
+    """Check that a version exists, is one of export_model and has no alias.
 
     Raises:
-        VersionRefused: It is not, or has one.
+        VersionRefused: It does not, is not, or has one.
     """
     target = Claim(model_name, version).target
     uri = join_uri(store.uri, target)
@@ -63,6 +64,8 @@ def check_deletable(store: Store, model_name: str, version: int) -> None:
     if names:
         raise VersionRefused(f"{uri} has the alias {', '.join(names)}: move or remove it first")
     if not _is_own(store, target):
+        if not any(True for _ in store.list(target)):
+            raise no_version(uri)
         raise VersionRefused(f"{uri} is not a version of export_model: delete it with the tool that made it")
 
 

@@ -66,6 +66,20 @@ def test_an_alias_moves_and_is_removed(root):
     assert "has no alias 'production'" in run("show", f"{root}/digits@production", code=1)
 
 
+def test_a_version_that_does_not_exist_is_not_of_another_tool(root):
+    run("delete", f"{root}/digits/1")
+    for number in (1, 7):
+        for options in ((), ("--dry-run",)):
+            output = run("delete", f"{root}/digits/{number}", *options, code=1)
+            assert f"digits/{number} does not exist: kfp-distributed models list shows the versions" in output
+
+
+def test_only_aliases_that_exist_are_offered(root):
+    assert "digits has no alias 'new'; it has latest\n" in run("show", f"{root}/digits@new", code=1)
+    error = f"{root}/digit has no alias 'new' and no complete version: kfp-distributed models list shows the models"
+    assert error in run("show", f"{root}/digit@new", code=1)
+
+
 @pytest.mark.parametrize("manifest", ["[]", '{"files": [], "metrics": {}}', '{"files": [{"path": "saved_model.pb"}]}'])
 def test_a_version_with_the_manifest_of_another_tool_is_listed(root, manifest):
     Path(root, "digits/9").mkdir()
