@@ -75,6 +75,26 @@ def test_it_has_the_inputs_and_outputs_of_the_loaded_model(tmp_path, make, name)
 
 
 @pytest.mark.parametrize("library", ["keras", "tf_keras"])
+def test_a_compiled_keras_model_has_the_signature_of_one_that_is_not_compiled(tmp_path, library):
+    keras = importlib.import_module(library)
+    part = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model = keras.Sequential([keras.Input((3,)), part])
+    folders = tmp_path / "plain", tmp_path / "compiled"
+    for folder in folders:
+        folder.mkdir()
+    model.save(folders[0] / "model.keras")
+    for network in (part, model):
+        network.compile("adam", "mse")
+    model.fit(np.zeros((4, 3)), np.zeros((4, 2)), verbose=0)
+    model.save(folders[1] / "model.keras")
+
+    plain, compiled = (served_signature(folder, "keras") for folder in folders)
+
+    assert plain
+    assert compiled == plain
+
+
+@pytest.mark.parametrize("library", ["keras", "tf_keras"])
 def test_the_weights_of_a_keras_file_are_not_read(tmp_path, library):
     folder = keras_file(tmp_path, library)
     complete = served_signature(folder, "keras")

@@ -32,9 +32,14 @@ def read_keras_signature(file: Path) -> Signature | None:
     if not keras:
         return None
     with ZipFile(file) as archive:
-        config = archive.read("config.json").decode()
+        config = json.loads(archive.read("config.json"), object_hook=_without_compilation)
     with _without_weights(keras):
-        return keras_signature(keras, keras.models.model_from_json(config), str(file))
+        return keras_signature(keras, keras.models.model_from_json(json.dumps(config)), str(file))
+
+
+def _without_compilation(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration of a model or layer that is not compiled: an optimizer would create its variables."""
+    return {key: value for key, value in config.items() if key != "compile_config"}
 
 
 def _without_weights(keras: ModuleType) -> AbstractContextManager[Any]:
