@@ -68,6 +68,7 @@ ROW_READERS = (
     "chunks",
     "column_names",
     "csv_format",
+    "disk_errors",
     "download_limit",
     "fetch",
     "folder_splits",
@@ -79,8 +80,8 @@ ROW_READERS = (
     "sources",
     "stored_files",
 )
-"""Modules of `prepare_data` that read sources. `predict` uses them, so that a model gets each row of a table as it
-would get it from the dataset that `prepare_data` makes of the table."""
+"""Modules of `prepare_data` that read sources, and explain a full disk. `predict` uses them, so that a model gets each
+row of a table as it would get it from the dataset that `prepare_data` makes of the table."""
 
 TRAIN = "components.train"
 TRAIN_ROOMS = (("describe",), ("run",), ("tell",), ("component", "step"))

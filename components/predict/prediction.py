@@ -19,6 +19,7 @@ from kfp_distributed.components.predict.prediction_files import PredictionFiles,
 from kfp_distributed.components.predict.prediction_request import PredictionRequest
 from kfp_distributed.components.predict.predictor import forget_model, loaded_model, loaded_predictor
 from kfp_distributed.components.predict.source_rows import SourceRows, open_rows
+from kfp_distributed.components.prepare_data.disk_errors import disk_errors
 from kfp_distributed.components.prepare_data.fetch import is_stored, local_copy, refuse_downloads, stored_source
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.reading import ReadAgain, RejectedRows
@@ -62,6 +63,7 @@ def run_prediction(request: PredictionRequest, predictions: Artifact, engine: En
         tempfile.TemporaryDirectory(prefix="predict-") as scratch,
         # Beside the output, because its disk has place for the rows.
         tempfile.TemporaryDirectory(prefix=".predict-", dir=target.parent) as unfinished,
+        disk_errors(target.parent, Path(scratch)),
     ):
         plan, manifest = _model(request, Path(scratch, "model"))
         prediction = _Prediction(request, plan, manifest, engine)

@@ -12,10 +12,10 @@ _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 @contextmanager
 def disk_errors(folder: Path, scratch: Path, expected_bytes: int = 0) -> Iterator[None]:
-    """Explain the errors of writing the rows and the datasets.
+    """Explain the errors of writing rows and the output of a step.
 
     Args:
-        folder: Folder of the datasets, in which the rows are written first.
+        folder: Folder of the output, in which unfinished files are written first.
         scratch: Folder of what was downloaded or unpacked.
         expected_bytes: Approximate size of all rows in the shards; 0 if it is not known yet.
 
@@ -29,8 +29,8 @@ def disk_errors(folder: Path, scratch: Path, expected_bytes: int = 0) -> Iterato
             raise OSError(_about_full_disk(folder, scratch, expected_bytes)) from error
         if error.errno in _READ_ONLY and _is_about(error, folder):
             raise OSError(
-                f"the folder {folder} cannot be written ({error.strerror}): the datasets and the "
-                "rows that become them are written there. Use another folder, or a volume that the step may write"
+                f"the folder {folder} cannot be written ({error.strerror}): the output and the "
+                "rows that become it are written there. Use another folder, or a volume that the step may write"
             ) from error
         raise
 
