@@ -4,8 +4,10 @@ import json
 import os
 import re
 import subprocess
+import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from environments import environment, trainer_python
@@ -329,22 +331,23 @@ def save_of(rank, folder, ranks=2):
     return ShardSave("00000007", Sharding(70, ranks, "save"), rank, files, [SavedRange(f"__{rank}_0.distcp", 0, 100)])
 
 
-def test_log_of_rank_0_names_the_ranks_whose_records_are_missing(tmp_path, capsys):
+def test_log_of_rank_0_names_the_ranks_whose_records_are_missing(tmp_path, monkeypatch):
+    printed = []  # capsys may lose what a thread prints while it is read.
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(write=printed.append, flush=lambda: None))
     store = open_store(str(tmp_path / "store"))
     leader, rank_2 = ShardUploads(store, missing_seconds=0.1), ShardUploads(store)
     leader.add(save_of(0, tmp_path, 4))
     rank_2.add(save_of(2, tmp_path, 4))
     assert rank_2.finish(60)
-    printed = ""
-    while "whose log" not in printed:
-        printed += capsys.readouterr().out
+    while "whose log" not in "".join(printed):
         assert not leader.finish(0)
-    assert printed.splitlines()[-1] == (
+        time.sleep(0.02)
+    assert "".join(printed).splitlines()[-1] == (
         "checkpoint 00000007 of step 70 is not complete: it waits for 2 ranks (1, 3), whose log has the reason"
     )
     leader.fail([{}, {"save": "the object store has not answered for 600 s"}, {}, {}])
     assert leader.finish(0)
-    assert "checkpoint 00000007, because rank 1 failed: the object store has not" in capsys.readouterr().out
+    assert "checkpoint 00000007, because rank 1 failed: the object store has not" in "".join(printed)
 
 
 def test_rank_whose_store_does_not_answer_gives_up_in_the_end(tmp_path, object_store, checkpoints):
