@@ -18,6 +18,9 @@ from kfp_distributed.components.model_formats.model_inputs import fit_shape, num
 from kfp_distributed.components.model_formats.saved_model import SERVING_SIGNATURE
 from kfp_distributed.storage.tensor_specs import STRING, Signature, TensorSpec
 
+# NumPy 1 has no more. NumPy 2 has 64, but goes through the values of no more than 32.
+_MOST_DIMENSIONS = 32
+
 
 class WrongRequest(ValueError):
     """A request is not one that the model can answer. The message says what is needed."""
@@ -122,6 +125,8 @@ def _check_names(what: str, values: Mapping[str, object], names: Sequence[str]) 
 
 def _tensor(spec: TensorSpec, value: object) -> NDArray[Any]:
     """Return the values of an input, reshaped to the input where the number of values of a row fits."""
+    if _levels(value) > _MOST_DIMENSIONS:
+        raise WrongRequest(f"input {spec.name!r} has too many levels of lists: {_MOST_DIMENSIONS} are the most")
     if spec.dtype == STRING:
         array = _texts(spec, value)
     else:
@@ -148,6 +153,14 @@ def _tensor(spec: TensorSpec, value: object) -> NDArray[Any]:
     if spec.shape == ():
         return array
     raise WrongRequest(f"input {spec.name!r} has a single value: it needs a list with a value for each row")
+
+
+def _levels(value: object) -> int:
+    """Return the number of levels of lists down to the first value: an array has no more dimensions."""
+    levels = 0
+    while isinstance(value, list):
+        levels, value = levels + 1, value[0] if value else None
+    return levels
 
 
 def _check_range(spec: TensorSpec, array: NDArray[Any], dtype: np.dtype[Any]) -> None:

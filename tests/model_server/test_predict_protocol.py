@@ -89,7 +89,11 @@ def test_a_single_input_needs_no_name(body):
         ({"inputs": {"size": 1, "colour": ["a"], "petals": [1]}}, FLOWERS, "single value"),
         ({"inputs": {"size": [], "colour": [], "petals": []}}, FLOWERS, "'size' has no rows"),
         (b"[" * 100_000, FLOWERS, "too many levels"),
-        (b'{"inputs": {"colour": %s"a"%s, "size": [1], "petals": [1]}}' % (b"[" * 900, b"]" * 900), FLOWERS, "levels"),
+        *(
+            (b'{"inputs": %s"1"%s}' % (b"[" * levels, b"]" * levels), signature(x=(dtype, None)), "too many levels")
+            for dtype in ("string", "float32")
+            for levels in (33, 65, 900)
+        ),
         (
             {"instances": [[300, 1]]},
             signature(bytes=("uint8", (None, 2))),
