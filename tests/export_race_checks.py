@@ -48,8 +48,8 @@ def check_a_race(uri, bucket):
     ran = _run("race", uri, bucket, _COUNT)
     versions = [result.get("version") for result in ran["results"]]
     assert None not in versions, ran
-    assert len(set(versions)) == _COUNT
-    assert (ran["states"], ran["leftovers"]) == ({"complete": _COUNT}, [])
+    assert len(set(versions)) == _COUNT, ran
+    assert (ran["states"], ran["leftovers"]) == ({"complete": _COUNT}, []), ran
 
 
 def check_a_race_for_one_version(uri, bucket):

@@ -3,7 +3,9 @@
 Object stores have no locks, and not all of them can create an object only if there is none. So an export first writes
 a claim under a unique name, and then lists the other claims. If two exports run at a time, the one that lists last sees
 the claim of the other. An export that sees a living claim withdraws. So two exports never use one number, though both
-may withdraw and try again. The store only has to list all objects that were written.
+may withdraw and try again. The store only has to list all objects that were written. It withdraws too if its own claim
+is not listed. On a busy machine `rclone serve s3` may list nothing for a moment, after another export deleted the last
+claim to the number.
 
 A claim is a lease. It counts from the time in its name, or from its newest renewal: an object below the claim whose
 name is a time. An export renews its claim only while bytes of its model move, so a hung upload loses the lease. A claim
@@ -129,13 +131,14 @@ def hold(store: Store, claim: Claim, source_run: str) -> Iterator[Literal["free"
         source_run: ID of the run that exports, for people who look at the claim.
 
     Yields:
-        "free", "claimed" if another export has the number, or "exists" if there is a version with it.
+        "free", "claimed" if another export has the number or may have it, or "exists" if there is a version with it.
     """
     state: Literal["free", "claimed", "exists"] = "claimed"
     store.write(f"{claim.folder}claim", f"{source_run}\n{claim.task}".strip().encode())
     try:
-        others = _other_claims(store, claim)
-        if all(age > LEASE_SECONDS for age in others.values()):
+        names = store.children(claim.siblings.rstrip("/"))
+        others = _other_claims(store, claim, names)
+        if claim.folder.removeprefix(claim.siblings) in names and all(age > LEASE_SECONDS for age in others.values()):
             # Look for a version after the claims: an export that has just finished has deleted its claim.
             is_used = _clear(store, claim, others) if others else store.has_objects(claim.target)
             for prefix in others:
@@ -160,19 +163,25 @@ def clear_dead(store: Store, model_name: str) -> None:
         if not re.fullmatch("[1-9][0-9]*/", folder):
             continue
         claim = Claim(model_name, int(folder[:-1]))
-        if any(age > LEASE_SECONDS for age in _other_claims(store, claim).values()):
+        names = store.children(claim.siblings.rstrip("/"))
+        if any(age > LEASE_SECONDS for age in _other_claims(store, claim, names).values()):
             with hold(store, claim, "deletes the files of a killed export"):
                 pass
 
 
-def _other_claims(store: Store, claim: Claim) -> dict[str, float]:
+def _other_claims(store: Store, claim: Claim, names: Iterable[str]) -> dict[str, float]:
     """Return the ages of the other claims to a number, by prefix: seconds since the latest renewal.
 
     The age of what is not a claim is 0. A folder without objects is a claim that was deleted, or one whose object is
     not written yet. The owner of the latter lists the claims later and sees this one.
+
+    Args:
+        store: Store to export to.
+        claim: A claim to the number.
+        names: Names of all folders of claims to the number.
     """
     ages, siblings = {}, claim.siblings
-    for name in store.children(siblings.rstrip("/")):
+    for name in names:
         if siblings + name == claim.folder or not store.has_objects(siblings + name):
             continue
         match = re.fullmatch("([0-9]+)-.*/", name)

@@ -67,6 +67,21 @@ def test_two_exports_that_see_each_other_both_withdraw(store, keys):
         assert state == "free"
 
 
+def test_an_export_whose_claim_is_not_listed_withdraws(tmp_path, keys):
+    class Forgetful(FolderStore):
+        """Lists no claims, as `rclone serve s3` does for a moment after the last claim to a number was deleted."""
+
+        def children(self, folder=""):
+            return [] if folder == ".exports/digits/1" else super().children(folder)
+
+    store = Forgetful(tmp_path)
+    with hold(store, Claim("digits", 1), "run-1") as state:
+        assert state == "claimed"
+    with hold(store, Claim("digits", 2), "run-1") as state:
+        assert state == "free"
+    assert keys() == []
+
+
 def test_an_incomplete_version_is_deleted_at_the_end(store, keys):
     mine = Claim("digits", 1)
     with hold(store, mine, "run-1"):
