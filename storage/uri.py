@@ -29,7 +29,8 @@ def parse_uri(uri: str) -> Location:
             In the first two, a "?" ends the key: Kubeflow Pipelines appends a store's settings there.
 
     Raises:
-        ValueError: The scheme is not supported, the bucket is missing, or the address is empty.
+        ValueError: The scheme is not supported, the bucket is missing, the address is empty, or it has a user name, a
+            password or a port.
     """
     scheme, separator, path = uri.partition("://")
     scheme = scheme.lower()
@@ -38,12 +39,17 @@ def parse_uri(uri: str) -> Location:
     if scheme == "file" and path.startswith("/"):
         return Location("file", "", unquote(path))
     bucket, _, key = path.partition("?")[0].partition("/")
+    # The errors must not show a password, which may have a slash, or a signature.
+    host = bucket.rpartition("@")[2].partition(":")[0]
     if scheme not in ("s3", "minio") or not bucket:
-        # The error must not show a user name, a password or a signature.
-        redacted = scheme + separator + bucket.rpartition("@")[2]
         raise ValueError(
-            f"{redacted!r} is not a storage address: "
+            f"{scheme + separator + host!r} is not a storage address: "
             "use s3://bucket/key, minio://bucket/key, file:///path or a local path"
+        )
+    if host != bucket:
+        raise ValueError(
+            f"the {scheme}:// address has a user name, a password or a port: remove them, and set AWS_ACCESS_KEY_ID, "
+            "AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL"
         )
     return Location("s3", bucket, key.strip("/"))
 

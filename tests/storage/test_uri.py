@@ -35,12 +35,22 @@ def test_parse_uri(uri, location):
         ("", ""),
         ("s3://?region=s3cret", "s3://"),
         ("ftp://me:s3cret@host/x.csv?signature=s3cret", "ftp://host"),
+        ("ftp://me:s3/cret@host/x.csv", "ftp://me"),
     ],
 )
 def test_parse_uri_error_contains_no_secret(uri, redacted):
     allowed = "s3://bucket/key, minio://bucket/key, file:///path or a local path"
     with pytest.raises(ValueError, match=f"^'{redacted}' is not .*{allowed}$"):
         parse_uri(uri)
+
+
+@pytest.mark.parametrize(
+    "uri", ["s3://me:s3cret@bucket/key", "minio://me@bucket", "s3://me:s3cret", "s3://me:s3/cret@bucket/key@alias"]
+)
+def test_the_address_of_a_bucket_with_a_password_is_refused_without_it(uri):
+    with pytest.raises(ValueError, match="has a user name, a password or a port: remove them") as caught:
+        parse_uri(uri)
+    assert "cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
