@@ -196,7 +196,11 @@ def _find_exported(store: Store, request: Claim) -> _Described | None:
     except (KeyNotFound, ValueError):
         return None
     target = Claim(name, version).target
-    if store.exists(deletion_record(name, version)) or not read_complete(store, target):
+    manifest = read_complete(store, target)
+    if not manifest or store.exists(deletion_record(name, version)):
+        return None
+    # Another task may have got the number of a killed attempt whose claim somebody deleted.
+    if task_key(str(manifest.get("source_task", ""))) != request.task:
         return None
     return _Described(Exported(join_uri(store.uri, target), version), store.read(target + EXPORT_MANIFEST).decode())
 

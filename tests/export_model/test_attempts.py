@@ -9,7 +9,7 @@ from faulty_proxy import faulty_proxy
 from kfp_distributed.components.artifacts import Artifact
 from kfp_distributed.components.export_model.export import run_export
 from kfp_distributed.components.model_versions.aliases import read_aliases
-from kfp_distributed.components.model_versions.claims import LEASE_SECONDS, Claim
+from kfp_distributed.components.model_versions.claims import LEASE_SECONDS, Claim, task_key
 from kfp_distributed.components.model_versions.deletion import delete_version
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.opener import open_store
@@ -105,6 +105,16 @@ def test_the_attempt_after_a_kill_takes_the_next_number_and_later_the_first_one_
     assert not [key for key in left if key.startswith("digits/1/")]
     assert [key for key in left if key.startswith(".exports/")] == [key for key in left if "/tasks/" in key]
     assert killed.record not in left
+
+
+def test_a_version_of_another_task_is_not_taken_for_that_of_an_earlier_attempt(attempt, make_model, bucket):
+    """Somebody deleted the claim of a killed attempt, as the error advises, and another task got the number."""
+    model, store = make_model(), open_store(f"s3://{bucket}")
+    store.write(Claim("digits", 1, task=task_key(TASK)).record, b"1")
+    assert attempt(model, OTHER_TASK)[0].version == 1
+    exported, manifest = attempt(model)
+    assert exported.version == 2
+    assert json.loads(manifest)["source_task"] == TASK
 
 
 def test_the_record_of_a_version_under_another_number_stays(attempt, make_model, bucket, clock):
