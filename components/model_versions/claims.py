@@ -132,6 +132,10 @@ def hold(store: Store, claim: Claim, source_run: str) -> Iterator[Literal["free"
 
     Yields:
         "free", "claimed" if another export has the number or may have it, or "exists" if there is a version with it.
+
+    Raises:
+        StorageError: The store refuses a request or does not answer.
+        LeaseLost: Half of the lease was over before the number was held.
     """
     state: Literal["free", "claimed", "exists"] = "claimed"
     store.write(f"{claim.folder}claim", f"{source_run}\n{claim.task}".strip().encode())
@@ -139,6 +143,7 @@ def hold(store: Store, claim: Claim, source_run: str) -> Iterator[Literal["free"
         names = store.children(claim.siblings.rstrip("/"))
         others = _other_claims(store, claim, names)
         if claim.folder.removeprefix(claim.siblings) in names and all(age > LEASE_SECONDS for age in others.values()):
+            claim.check_time()  # Others may have taken the number since this claim was written.
             # Look for a version after the claims: an export that has just finished has deleted its claim.
             is_used = _clear(store, claim, others) if others else store.has_objects(claim.target)
             for prefix in others:

@@ -159,9 +159,28 @@ def test_a_dead_claim_is_replaced(store, keys, age, there, state, left):
     assert keys() == [*beside, *left]
 
 
-def test_an_export_that_lost_its_lease_writes_nothing(store, keys):
-    slow = claim_of_age(LEASE_SECONDS / 2 + 2)
+def test_an_export_that_lost_its_lease_before_it_has_the_number_deletes_nothing(tmp_path, clock, keys):
+    class SlowToList(FolderStore):
+        """Lists claims so slowly that a rival takes the number of a killed export."""
+
+        def children(self, folder=""):
+            names = super().children(folder)
+            if folder == ".exports/digits/1":
+                clock.now += LEASE_SECONDS
+                self.write(PART, b"of the rival")
+            return names
+
+    store, slow = SlowToList(tmp_path), Claim("digits", 1, f"{clock.now:.0f}-ab")
+    leave(store, Claim("digits", 1, f"{clock.now - LEASE_SECONDS - 2:.0f}-cd"))
+    with pytest.raises(LeaseLost, match="moved no bytes for 3600 s and lost its lease"), hold(store, slow, "run-1"):
+        pass
+    assert store.read(PART) == b"of the rival"
+
+
+def test_an_export_that_lost_its_lease_writes_nothing(store, clock, keys):
+    slow = Claim("digits", 1, f"{clock.now:.0f}-ab")
     with hold(store, slow, "run-1"):
+        clock.now += LEASE_SECONDS / 2 + 2
         store.write(PART, b"of the one that took over")
         with pytest.raises(LeaseLost, match="moved no bytes for 3600 s and lost its lease: export again"):
             slow.check_time()
