@@ -74,6 +74,22 @@ def test_it_has_the_inputs_and_outputs_of_the_loaded_model(tmp_path, make, name)
     assert signature == load_model(folder).signature.to_dict()
 
 
+def test_a_saved_model_has_the_signature_of_the_graph_that_servers_load(tmp_path):
+    """A SavedModel of TensorFlow 1 may have a graph for training before that for serving."""
+    import tensorflow as tf
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    expected = served_signature(saved_model(tmp_path), "saved_model")
+    file = tmp_path / "saved_model.pb"
+    model = saved_model_pb2.SavedModel.FromString(file.read_bytes())
+    training = saved_model_pb2.SavedModel.FromString(file.read_bytes()).meta_graphs[0]
+    training.meta_info_def.tags[:] = [tf.saved_model.TRAINING]
+    del training.signature_def["serving_default"].outputs["any"]
+    model.meta_graphs.insert(0, training)
+    file.write_bytes(model.SerializeToString())
+    assert served_signature(tmp_path, "saved_model") == expected == load_model(tmp_path).signature.to_dict()
+
+
 @pytest.mark.parametrize("library", ["keras", "tf_keras"])
 def test_a_compiled_keras_model_has_the_signature_of_one_that_is_not_compiled(tmp_path, library):
     keras = importlib.import_module(library)

@@ -1,4 +1,4 @@
-"""Reads the inputs and outputs of a saved model from its file, without loading the weights."""
+"""Reads the inputs and outputs of a saved model from its file."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -12,6 +12,8 @@ from kfp_distributed.trainers.runtime.keras_signature import read_keras_signatur
 from kfp_distributed.trainers.runtime.torch_signature import read_program_signature, read_torchscript_signature
 
 _SERVING = "serving_default"
+# TensorFlow Serving loads the graph with exactly these tags.
+_SERVED_TAGS = {"serve"}
 _REASON_LENGTH = 300
 
 
@@ -67,7 +69,8 @@ def _of_saved_model(file: Path) -> Signature | None:
     import tensorflow as tf
     from tensorflow.core.protobuf import saved_model_pb2
 
-    signatures = saved_model_pb2.SavedModel.FromString(file.read_bytes()).meta_graphs[0].signature_def
+    graphs = saved_model_pb2.SavedModel.FromString(file.read_bytes()).meta_graphs
+    signatures = next((graph.signature_def for graph in graphs if {*graph.meta_info_def.tags} == _SERVED_TAGS), {})
     if _SERVING not in signatures:
         return None
 
