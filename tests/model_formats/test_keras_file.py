@@ -57,6 +57,18 @@ def test_a_model_that_returns_a_dictionary_has_its_names(tmp_path):
     assert model.run({"features": np.zeros((1, 2), np.float32)})["probabilities"].tolist() == [[0.5, 0.5]]
 
 
+def test_outputs_of_the_same_name_are_refused(tmp_path):
+    """Keras 3 names both outputs by their layer. One of them would be taken for the other."""
+    import keras
+
+    layer, inputs = keras.layers.Dense(1, name="score"), [keras.Input((2,), name=name) for name in ("a", "b")]
+    keras.Model(inputs, [layer(tensor) for tensor in inputs]).save(tmp_path / "model.keras")
+    with pytest.raises(
+        ValueError, match=r"has several outputs of one name, \['score', 'score'\]: save a model that ret"
+    ):
+        load_model(tmp_path)
+
+
 def test_code_in_a_file_is_refused(tmp_path):
     import keras
 

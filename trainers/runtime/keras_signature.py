@@ -60,7 +60,7 @@ def keras_signature(keras: ModuleType, model: Any, where: str) -> Signature:  # 
         where: Where the model is from, for errors.
 
     Raises:
-        ValueError: The model has no fixed inputs.
+        ValueError: The model has no fixed inputs, or several outputs of one name.
     """
     if not getattr(model, "inputs", None):
         raise ValueError(f"{where} has no fixed inputs: save a functional model, or a Sequential one with an Input")
@@ -75,11 +75,19 @@ def keras_signature(keras: ModuleType, model: Any, where: str) -> Signature:  # 
 
 
 def named_outputs(model: Any, outputs: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Return what a model returns by name: its own keys, else the names of the output layers, or "output"."""
+    """Return what a model returns by name: its own keys, else the names of the output layers, or "output".
+
+    Raises:
+        ValueError: Several outputs have one name.
+    """
     if isinstance(outputs, dict):
         return outputs
     values = outputs if isinstance(outputs, (list, tuple)) else [outputs]
-    return dict(zip(getattr(model, "output_names", None) or ["output"], values, strict=True))
+    names = getattr(model, "output_names", None) or ["output"]
+    # Keras 3 repeats the name of a layer that makes several outputs.
+    if len({*names}) < len(names):
+        raise ValueError(f"the model has several outputs of one name, {names}: save a model that returns a dictionary")
+    return dict(zip(names, values, strict=True))
 
 
 def _spec(name: str, tensor: Any) -> TensorSpec:  # noqa: ANN401
