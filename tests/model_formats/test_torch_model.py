@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -133,6 +134,49 @@ print(json.dumps(answers))
 def test_a_program_that_returns_other_things_than_tensors_is_refused(tmp_path):
     for message in run_program(str(environment("torch2")), tmp_path, OUTPUTS):
         assert message.endswith("export a model whose forward returns a tensor, or a dictionary of tensors"), message
+
+
+SCRIPT_OUTPUTS = """
+import json, sys
+from pathlib import Path
+from typing import List, Optional, Tuple
+import torch
+from kfp_distributed.components.model_formats.load import load_model
+
+class WithList(torch.nn.Module):
+    def forward(self, x) -> Tuple[torch.Tensor, List[torch.Tensor]]:
+        return x, [x]
+
+class WithNumber(torch.nn.Module):
+    def forward(self, x) -> Tuple[torch.Tensor, int]:
+        return x, 3
+
+class WithOptional(torch.nn.Module):
+    def forward(self, x) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
+        return x, None
+
+class Two(torch.nn.Module):
+    def forward(self, x) -> Tuple[torch.Tensor, torch.Tensor]:
+        return x, x
+
+answers = []
+for network in (WithList(), WithNumber(), WithOptional(), Two()):
+    torch.jit.script(network).save(str(Path(sys.argv[1], "model.pt")))
+    try:
+        answers.append([*load_model(Path(sys.argv[1])).signature.outputs])
+    except ValueError as error:
+        answers.append(str(error))
+print(json.dumps(answers))
+"""
+
+
+def test_a_torchscript_that_returns_other_things_than_tensors_is_refused(tmp_path):
+    *others, two = run_program(trainer_python("pytorch"), tmp_path, SCRIPT_OUTPUTS)
+    for message in others:
+        assert re.search(
+            r" returns Tuple\[.*: save a model whose forward returns a tensor, or a tuple of them$", message
+        )
+    assert two == ["output_0", "output_1"]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is installed")

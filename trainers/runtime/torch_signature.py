@@ -43,10 +43,11 @@ def torchscript_signature(module: Any, where: str) -> Signature:  # noqa: ANN401
     arguments = [argument for argument in schema.arguments[1:] if not argument.has_default_value()]
     if others := [f"{argument.name}: {argument.type}" for argument in arguments if str(argument.type) != "Tensor"]:
         raise ValueError(f"{where} takes the arguments {others}: save a model whose forward takes tensors")
-    returned = str(schema.returns[0].type)
-    if returned != "Tensor" and not returned.startswith(("Tuple[", "(")):
-        raise ValueError(f"{where} returns {returned}: save a model whose forward returns a tensor")
-    names = [_OUTPUT] if returned == "Tensor" else _numbered(returned.count("Tensor"))
+    returned = schema.returns[0].type
+    elements = returned.elements() if returned.kind() == "TupleType" else None
+    if any(str(kind) != "Tensor" for kind in ([returned] if elements is None else elements)):
+        raise ValueError(f"{where} returns {returned}: save a model whose forward returns a tensor, or a tuple of them")
+    names = [_OUTPUT] if elements is None else _numbered(len(elements))
     return Signature.of(
         [TensorSpec(argument.name, "float32", None) for argument in arguments],
         [TensorSpec(name, "float32", None) for name in names],
