@@ -70,15 +70,16 @@ def _of_saved_model(file: Path) -> Signature | None:
     from tensorflow.core.protobuf import saved_model_pb2
 
     graphs = saved_model_pb2.SavedModel.FromString(file.read_bytes()).meta_graphs
-    signatures = next((graph.signature_def for graph in graphs if {*graph.meta_info_def.tags} == _SERVED_TAGS), {})
-    if _SERVING not in signatures:
+    served = next((graph for graph in graphs if {*graph.meta_info_def.tags} == _SERVED_TAGS), None)
+    if not served or _SERVING not in served.signature_def:
         return None
 
     def describe(name: str, info: Any) -> TensorSpec:  # noqa: ANN401
         dtype, shape = tf.as_dtype(info.dtype), tf.TensorShape(info.tensor_shape)
         return TensorSpec(name, dtype.name, None if shape.rank is None else tuple(shape.as_list()))
 
-    ends = signatures[_SERVING].inputs, signatures[_SERVING].outputs
+    definition = served.signature_def[_SERVING]
+    ends = definition.inputs, definition.outputs
     return Signature.of(*([describe(name, infos[name]) for name in sorted(infos)] for infos in ends))
 
 
