@@ -43,7 +43,9 @@ def delete_version(store: Store, model_name: str, version: int) -> None:
         manifest = read_complete(store, claim.target) or {}
         store.write(deletion_record(model_name, version), datetime.now(timezone.utc).isoformat().encode())
         keys = [entry.key for entry in store.list(claim.target)]
-        files = {key.removeprefix(claim.target) for key in keys} - {EXPORT_MANIFEST}
+        # Of a complete version those of the manifest, because somebody may have added files.
+        files = {entry["path"] for entry in manifest.get("files", [])}
+        files = files or {key.removeprefix(claim.target) for key in keys} - {EXPORT_MANIFEST}
         first = [claim.target + file for file in key_files(files)]
         last = claim.target + EXPORT_MANIFEST
         store.delete(first)

@@ -17,7 +17,7 @@ from kfp_distributed.components.model_versions.aliases import (
 )
 from kfp_distributed.components.model_versions.claims import Claim, hold
 from kfp_distributed.components.model_versions.deletion import delete_version, surplus_versions
-from kfp_distributed.components.model_versions.versions import VersionRefused
+from kfp_distributed.components.model_versions.versions import VersionRefused, read_complete
 from kfp_distributed.storage.opener import open_store
 
 
@@ -117,6 +117,30 @@ def test_an_interrupted_deletion_is_finished_by_the_next_export(root, store, mak
             delete_version(store, "digits", 1)
     assert not store.exists("digits/1/saved_model.pb")
     assert store.exists("digits/1/export.json")
+    assert export(model, root).version == 2
+    assert versions(store) == ["2"]
+
+
+def test_a_version_is_incomplete_after_the_first_step_of_its_deletion(root, store, tmp_path, export, monkeypatch):
+    """Also one of a format that no server loads, to which somebody has added a file."""
+    model = tmp_path / "model"
+    model.mkdir()
+    for name in ("labels.txt", "model.keras"):
+        (model / name).write_text(name)
+    export(model, root)
+    store.write("digits/1/README", b"somebody's")
+
+    def fail(keys):
+        store.__class__.delete(store, keys := [*keys])
+        if "claim" not in keys[0]:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "delete", fail)
+        with pytest.raises(KeyboardInterrupt):
+            delete_version(store, "digits", 1)
+    assert store.exists("digits/1/export.json")
+    assert not read_complete(store, "digits/1/")
     assert export(model, root).version == 2
     assert versions(store) == ["2"]
 
