@@ -13,6 +13,7 @@ from kfp_distributed.storage.files import FileEntry, describe_file, list_files, 
 from kfp_distributed.storage.model import (
     MODEL_MANIFEST,
     ModelIncomplete,
+    ModelManifest,
     read_model_folder,
     verify_model,
     verify_model_folder,
@@ -102,8 +103,7 @@ def open_source(path: str, uri: str, target: Store) -> ModelSource:
         return _read_objects(store)
     folder = Path(store.root)
     # Only an artifact may lack model.json: its step has ended.
-    verify_model_folder(folder)
-    return _read_folder(folder, store.uri)
+    return _describe_folder(folder, store.uri, verify_model_folder(folder))
 
 
 def _objects_of_artifact(folder: Path, uri: str, target: Store) -> ModelSource | None:
@@ -137,8 +137,11 @@ def _identical_objects(folder: Path, store: S3Store) -> ModelSource | None:
 
 
 def _read_folder(folder: Path, uri: str) -> ModelSource:
-    model = read_model_folder(folder)
-    _check_names([entry.path for entry in model.files], uri)
+    return _describe_folder(folder, uri, read_model_folder(folder))
+
+
+def _describe_folder(folder: Path, uri: str, model: ModelManifest) -> ModelSource:
+    _check_names([entry.path for entry in model.files])
     storable_files(folder)  # Refuses links to files outside the folder.
     if (folder / MODEL_MANIFEST).exists():
         manifest = describe_file(folder / MODEL_MANIFEST, MODEL_MANIFEST)
@@ -151,7 +154,7 @@ def _read_objects(store: S3Store) -> ModelSource:
     states = _states(store)
     listing = _Listing(store, states, store.uri)
     model = verify_model(listing)
-    _check_names([entry.path for entry in model.files], store.uri)
+    _check_names([entry.path for entry in model.files])
     manifest = FileEntry(MODEL_MANIFEST, listing.states[MODEL_MANIFEST].size, listing.sha256)
     files = tuple(sorted((*model.files, manifest)))
     return ModelSource(
@@ -163,7 +166,7 @@ def _states(store: S3Store) -> dict[str, ObjectState]:
     return {state.key: state for state in store.states()}
 
 
-def _check_names(names: Sequence[str], uri: str) -> None:
+def _check_names(names: Sequence[str]) -> None:
     if EXPORT_MANIFEST in names:
         raise ValueError(f"the model has a file {EXPORT_MANIFEST}, which is the name of the manifest: rename the file.")
 
