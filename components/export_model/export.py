@@ -176,7 +176,8 @@ def _export_as_free_number(
             raise ValueError(f"{uri} exists already and is never overwritten: {_ADVICE}")
         time.sleep(random.uniform(0, 1))  # Exports that began together try again at different times.
     raise ValueError(
-        f"{uri} is being exported: {_ADVICE} If that export was killed, wait two hours or delete {claim.siblings}"
+        f"{uri} is being exported: {_ADVICE} If that export was killed, wait two hours or delete {claim.siblings} and "
+        f"what it left in {claim.target}"
     )
 
 

@@ -87,6 +87,15 @@ def test_a_killed_export_blocks_its_number_for_a_while_and_then_leaves_nothing(k
     assert keys_of(killed) == {f"digits/{number}/{name}" for number in (1, 2) for name in [*names, "export.json"]}
 
 
+def test_a_number_is_free_after_what_the_error_advises(killed, bucket, make_model, export):
+    model = make_model()
+    with pytest.raises(ValueError, match="is being exported") as caught:
+        export(model, bucket, version=1)
+    claims, target = re.search(r"wait two hours or delete (\S+) and what it left in (\S+)$", str(caught.value)).groups()
+    killed.delete([key for key in keys_of(killed) if key.startswith((claims, target))])
+    assert export(model, bucket, version=1).version == 1
+
+
 def test_the_next_export_deletes_the_leftovers_of_any_number(killed, bucket, make_model, export):
     expire(killed)
     export(make_model(), bucket, version=9)
