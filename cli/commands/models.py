@@ -1,9 +1,11 @@
 """`kfp-distributed models`."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -62,7 +64,7 @@ def _list(root: str, model: str, output: str) -> None:
     with _errors_of_arguments():
         if model:
             check_model_name(model)
-    with _errors():
+    with _errors(root):
         store = open_store(export_root(root))
         if not model:
             models = [(name, list_versions(store, name)) for name in list_models(store)]
@@ -82,7 +84,7 @@ def _list(root: str, model: str, output: str) -> None:
 @_output
 def _show(address: str, output: str) -> None:
     """Show the files, metrics and origin of a version."""
-    with _errors():
+    with _errors(address):
         version = describe_version(*_locate(address))
     if output == "json":
         click.echo(json.dumps(version, indent=1))
@@ -107,7 +109,7 @@ def _show(address: str, output: str) -> None:
 @click.option("--content", is_flag=True, help="Also read all bytes and compare their SHA-256.")
 def _verify(address: str, content: bool) -> None:
     """Check the files of a version against its export.json."""
-    with _errors():
+    with _errors(address):
         store, name, number = _locate(address)
         damage = find_damage(store, name, number, content)
     for line in damage:
@@ -128,7 +130,7 @@ def _alias(address: str, name: str, remove: bool) -> None:
     model = _parse(address)
     if remove and (model.version or model.alias):
         raise WrongArgument(f"{address!r} names a version: give ROOT/MODEL with --remove")
-    with _errors():
+    with _errors(address):
         if remove:
             remove_alias(open_store(model.root), model.model_name, name)
             click.echo(f"removed {name}")
@@ -148,7 +150,7 @@ def _delete(addresses: tuple[str, ...], keep: int | None, dry_run: bool) -> None
     for address, model in zip(addresses, parsed, strict=True):
         if bool(keep) == bool(model.version or model.alias):
             raise WrongArgument(f"{address!r}: give ROOT/MODEL with --keep, and a version or an alias without it")
-    with _errors():
+    with _errors(*addresses):
         for address, model in zip(addresses, parsed, strict=True):
             store, name = open_store(model.root), model.model_name
             if not dry_run:
@@ -167,7 +169,7 @@ def _delete(addresses: tuple[str, ...], keep: int | None, dry_run: bool) -> None
 @_output
 def _diff(first: str, second: str, output: str) -> None:
     """Compare the metrics, the origin and the files of two versions."""
-    with _errors():
+    with _errors(first, second):
         rows = compare_versions(describe_version(*_locate(first)), describe_version(*_locate(second)))
     _print(output, ("what", "first", "second", "difference"), rows)
 
@@ -201,7 +203,7 @@ def _version_row(version: VersionSummary) -> tuple[str, ...]:
 
 
 def _parse(address: str) -> ModelAddress:
-    with _errors_of_arguments():
+    with _errors_of_arguments(address):
         return parse_model_address(address)
 
 
@@ -213,22 +215,33 @@ def _locate(address: str) -> tuple[Store, str, int]:
     """
     model = _parse(address)
     if not model.version and not model.alias:
-        raise WrongArgument(f"{address!r} names no version: give ROOT/MODEL/VERSION or ROOT/MODEL@ALIAS")
+        problem = f"{address!r} names no version: give ROOT/MODEL/VERSION or ROOT/MODEL@ALIAS"
+        raise WrongArgument(problem + _hint(address))
     store = open_store(model.root)
     return store, model.model_name, model.version or version_of(store, model.model_name, model.alias)
 
 
 @contextmanager
-def _errors_of_arguments() -> Iterator[None]:
+def _errors_of_arguments(*addresses: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise WrongArgument(str(error)) from None
+        raise WrongArgument(f"{error}{_hint(*addresses)}") from None
 
 
 @contextmanager
-def _errors() -> Iterator[None]:
+def _errors(*addresses: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, StorageError) as error:
-        raise click.ClickException(str(error)) from None
+        raise click.ClickException(f"{error}{_hint(*addresses)}") from None
+
+
+def _hint(*addresses: str) -> str:
+    """Return the end of an error: which addresses were taken for those in a bucket, and are in a local folder too."""
+    hint = ""
+    for address in addresses:
+        first = re.split("[/@]", address)[0]
+        if export_root(address) != address and first and Path(first).is_dir():
+            hint += f"; {first} was taken for a bucket. For the local folder {first}, give ./{address}"
+    return hint

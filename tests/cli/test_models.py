@@ -128,6 +128,29 @@ def test_two_versions_are_compared(root):
 
 
 @pytest.mark.parametrize(
+    ("words", "address", "code"),
+    [
+        (["show", "exports/digits/1"], "./exports/digits/1", 1),
+        (["verify", "exports/digits@latest"], "./exports/digits@latest", 1),
+        (["list", "exports"], "./exports", 1),
+        (["diff", "./exports/digits/1", "exports/digits/2"], "./exports/digits/2", 1),
+        (["show", "exports"], "./exports", 2),
+    ],
+)
+def test_an_address_without_a_dot_that_is_a_local_folder_too_gets_a_hint(root, monkeypatch, words, address, code):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "KFP_DISTRIBUTED_OBJECT_STORE_SECRET"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(Path(root).parent)
+    assert f"exports was taken for a bucket. For the local folder exports, give {address}\n" in run(*words, code=code)
+
+
+def test_the_address_of_a_bucket_without_a_local_folder_gets_no_hint(root, monkeypatch):
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    monkeypatch.chdir(root)
+    assert "was taken for" not in run("show", "exports/digits/1", code=1)
+
+
+@pytest.mark.parametrize(
     ("words", "error"),
     [
         (["show", "/srv/digits"], "names no version"),
