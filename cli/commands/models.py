@@ -69,14 +69,16 @@ def _list(root: str, model: str, output: str) -> None:
         if not model:
             models = [(name, list_versions(store, name)) for name in list_models(store)]
             rows = [_model_row(name, versions) for name, versions in models]
-            _print(output, ("model", "versions", "latest", "aliases"), rows)
+            nothing = f"no models in {_absence(store, '', 'digits/3')}{_hint(root)}"
+            _print(output, ("model", "versions", "latest", "aliases"), rows, nothing)
             return
         versions = list_versions(store, model)
         if output == "json":
             click.echo(json.dumps([asdict(version) for version in versions], indent=1))
             return
         head = ("version", "state", "exported", "aliases", "format", "bytes", "metrics")
-        _print(output, head, [_version_row(version) for version in versions])
+        nothing = f"no versions in {_absence(store, model, '3')}{_hint(root)}"
+        _print(output, head, [_version_row(version) for version in versions], nothing)
 
 
 @command.command("show")
@@ -174,12 +176,22 @@ def _diff(first: str, second: str, output: str) -> None:
     _print(output, ("what", "first", "second", "difference"), rows)
 
 
-def _print(output: str, head: tuple[str, ...], rows: list[Any]) -> None:
+def _print(output: str, head: tuple[str, ...], rows: list[Any], nothing: str = "") -> None:
     if output == "json":
         click.echo(json.dumps([dict(zip(head, row, strict=True)) for row in rows], indent=1))
         return
+    if nothing and not rows:
+        click.echo(nothing)
+        return
     for line in format_table(head, rows):
         click.echo(line)
+
+
+def _absence(store: Store, folder: str, example: str) -> str:
+    """Return the address of a folder without versions, and what it lacks, such as the example."""
+    is_missing = not store.bucket and not Path(store.root, folder).is_dir()
+    lack = "the folder does not exist" if is_missing else f"it has no folder of files such as {example}"
+    return f"{join_uri(store.uri, folder)}: {lack}"
 
 
 def _model_row(name: str, versions: list[VersionSummary]) -> tuple[str, ...]:

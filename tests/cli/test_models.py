@@ -56,6 +56,15 @@ def test_versions_and_models_are_listed(root):
     ]
 
 
+def test_a_place_without_models_or_versions_is_named(root, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for folder in ("empty", "missing"):
+        assert run("list", f"{tmp_path}/{folder}").startswith(f"no models in {tmp_path}/{folder}: ")
+        assert json.loads(run("list", f"{tmp_path}/{folder}", "--output", "json")) == []
+    assert run("list", f"{tmp_path}/missing").endswith("does not exist\n")
+    assert run("list", root, "digit").startswith(f"no versions in {root}/digit: ")
+
+
 def test_an_alias_moves_and_is_removed(root):
     assert run("alias", f"{root}/digits@latest", "production") == f"production is {root}/digits/3\n"
     assert run("show", f"{root}/digits@production").splitlines()[:2] == [
