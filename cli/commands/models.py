@@ -29,12 +29,13 @@ from kfp_distributed.components.model_versions.deletion import (
 )
 from kfp_distributed.components.model_versions.inspection import (
     VersionSummary,
+    check_files,
     compare_versions,
     describe_version,
-    find_damage,
     list_models,
     list_versions,
 )
+from kfp_distributed.components.model_versions.versions import EXPORT_MANIFEST
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
@@ -113,8 +114,11 @@ def _verify(address: str, content: bool) -> None:
     """Check the files of a version against its export.json."""
     with _errors(address):
         store, name, number = _locate(address)
-        damage = find_damage(store, name, number, content)
-    for line in damage:
+        damage, unlisted = check_files(store, name, number, content)
+    unlisted_lines = [
+        f"{path} is not listed in {EXPORT_MANIFEST}: the steps of this library ignore it" for path in unlisted
+    ]
+    for line in damage + unlisted_lines:
         click.echo(line)
     if damage:
         raise click.ClickException(f"{join_uri(store.uri, name, str(number))} is damaged: export the model again")

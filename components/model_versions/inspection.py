@@ -4,12 +4,13 @@ import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from kfp_distributed.components.model_versions.addresses import check_model_name
 from kfp_distributed.components.model_versions.aliases import deleted_versions, read_aliases
 from kfp_distributed.components.model_versions.claims import Claim
 from kfp_distributed.components.model_versions.versions import (
+    EXPORT_MANIFEST,
     VersionRefused,
     is_unfinished,
     read_complete,
@@ -18,7 +19,7 @@ from kfp_distributed.components.model_versions.versions import (
 from kfp_distributed.storage.errors import KeyNotFound
 from kfp_distributed.storage.files import FileEntry
 from kfp_distributed.storage.model import MODEL_MANIFEST
-from kfp_distributed.storage.model_format import format_of
+from kfp_distributed.storage.model_format import SERVED_FILES, format_of
 from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import join_uri
 
@@ -106,8 +107,21 @@ def describe_version(store: Store, model_name: str, version: int) -> dict[str, A
     return {"uri": uri, "aliases": names, **manifest, "model": {k: v for k, v in model.items() if k != "files"}}
 
 
-def find_damage(store: Store, model_name: str, version: int, read_content: bool) -> list[str]:
-    """Return what is wrong with the files of a version, one sentence each.
+class FileCheck(NamedTuple):
+    """What differs between the files of a version and its export.json.
+
+    Attributes:
+        damage: What is wrong, one sentence each.
+        unlisted: Paths of the files that export.json does not list. Readers ignore them. Those that model servers load
+            are damage instead.
+    """
+
+    damage: list[str]
+    unlisted: list[str]
+
+
+def check_files(store: Store, model_name: str, version: int, read_content: bool) -> FileCheck:
+    """Compare the files of a version with its export.json.
 
     Args:
         store: Store of the exports.
@@ -131,7 +145,12 @@ def find_damage(store: Store, model_name: str, version: int, read_content: bool)
             damage.append(f"{file.path} has {size} bytes instead of {file.size}")
         elif read_content and (sha256 := _hash(store, target + file.path)) != file.sha256:
             damage.append(f"{file.path} has the SHA-256 {sha256} instead of {file.sha256}")
-    return damage
+    unlisted = sizes.keys() - {file.path for file in expected} - {EXPORT_MANIFEST}
+    damage += [
+        f"{path} is not listed in {EXPORT_MANIFEST}, and model servers may load it: delete it"
+        for path in sorted(unlisted & {*SERVED_FILES})
+    ]
+    return FileCheck(damage, sorted(unlisted - {*SERVED_FILES}))
 
 
 def compare_versions(first: dict[str, Any], second: dict[str, Any]) -> list[tuple[str, str, str, str]]:

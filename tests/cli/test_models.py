@@ -112,6 +112,20 @@ def test_a_damaged_file_is_found(root):
     assert "saved_model.pb has 1 bytes instead of 3" in run("verify", f"{root}/digits/3", code=1)
 
 
+def test_a_file_that_export_json_does_not_list_is_named(root):
+    Path(root, "digits/3/assets").mkdir()
+    Path(root, "digits/3/assets/model.onnx").write_bytes(b"notes")
+    unlisted = "assets/model.onnx is not listed in export.json: the steps of this library ignore it"
+    assert run("verify", f"{root}/digits/3") == f"{unlisted}\n{root}/digits/3 is intact\n"
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.pt"])
+def test_an_unlisted_file_that_model_servers_load_is_damage(root, name):
+    Path(root, "digits/3", name).write_bytes(b"weights")
+    output = run("verify", f"{root}/digits/3", code=1)
+    assert f"{name} is not listed in export.json, and model servers may load it: delete it\n" in output
+
+
 def test_versions_are_deleted(root):
     run("alias", f"{root}/digits/1", "production")
     assert run("delete", f"{root}/digits", "--keep", "1", "--dry-run") == f"would delete {root}/digits/2\n"
