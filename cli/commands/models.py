@@ -80,6 +80,9 @@ def _list(root: str, model: str, output: str) -> None:
         head = ("version", "state", "exported", "aliases", "format", "bytes", "metrics")
         nothing = f"no versions in {_absence(store, model, '3')}{_hint(root)}"
         _print(output, head, [_version_row(version) for version in versions], nothing)
+        for version in versions:
+            if version.problem:
+                click.echo(version.problem)
 
 
 @command.command("show")

@@ -13,6 +13,7 @@ from kfp_distributed.components.model_versions.versions import (
     EXPORT_MANIFEST,
     VersionRefused,
     is_unfinished,
+    manifest_problem,
     read_complete,
     version_numbers,
 )
@@ -23,7 +24,7 @@ from kfp_distributed.storage.model_format import SERVED_FILES, format_of
 from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import join_uri
 
-VersionState = Literal["complete", "incomplete", "deleting", "other tool"]
+VersionState = Literal["complete", "incomplete", "deleting", "unreadable", "other tool"]
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,14 @@ class VersionSummary:
 
     Attributes:
         version: Its number.
-        state: "complete"; "incomplete" while it is exported, or after a killed export; "deleting"; or "other tool".
+        state: "complete"; "incomplete" while it is exported, or after a killed export; "deleting"; "unreadable" if its
+            export.json is not JSON; or "other tool".
         aliases: Aliases that name it.
         exported_at: Time of the export in ISO 8601; "" if unknown, as all that follow.
         format: Format of the model, such as "saved_model".
         size: Size of all files in bytes.
         metrics: Metrics in export.json.
+        problem: Why export.json cannot be read, and what to do; "" if it can, or if there is none.
     """
 
     version: int
@@ -47,6 +50,7 @@ class VersionSummary:
     format: str
     size: int
     metrics: dict[str, float]
+    problem: str = ""
 
 
 def list_models(store: Store) -> list[str]:
@@ -65,16 +69,21 @@ def list_versions(store: Store, model_name: str) -> list[VersionSummary]:
         if not manifest and not store.has_objects(target):
             continue
         state: VersionState = "complete"
+        problem = ""
         if number in deleted:
             state = "deleting"
+        elif not manifest and (problem := manifest_problem(store, target)):
+            state = "unreadable"
         elif not manifest:
             state = "incomplete" if is_unfinished(store, target) else "other tool"
         names = tuple(name for name, version in aliases.items() if version == number)
-        summaries.append(_summary(number, state, names, manifest or {}))
+        summaries.append(_summary(number, state, names, manifest or {}, problem))
     return summaries
 
 
-def _summary(number: int, state: VersionState, aliases: tuple[str, ...], manifest: dict[str, Any]) -> VersionSummary:
+def _summary(
+    number: int, state: VersionState, aliases: tuple[str, ...], manifest: dict[str, Any], problem: str
+) -> VersionSummary:
     files = manifest.get("files", [])
     return VersionSummary(
         number,
@@ -84,6 +93,7 @@ def _summary(number: int, state: VersionState, aliases: tuple[str, ...], manifes
         format_of(entry["path"] for entry in files) if files else "",
         sum(entry["size"] for entry in files),
         manifest.get("metrics") or {},
+        problem,
     )
 
 
@@ -98,7 +108,8 @@ def describe_version(store: Store, model_name: str, version: int) -> dict[str, A
     manifest = read_complete(store, target)
     uri = join_uri(store.uri, target)
     if not manifest:
-        raise VersionRefused(f"{uri} is not a complete version of export_model: kfp-distributed models list shows them")
+        listing = f"{uri} is not a complete version of export_model: kfp-distributed models list shows them"
+        raise VersionRefused(manifest_problem(store, target) or listing)
     try:
         model = json.loads(store.read(target + MODEL_MANIFEST))
     except (KeyNotFound, ValueError):

@@ -98,6 +98,17 @@ def test_a_version_with_the_manifest_of_another_tool_is_listed(root, manifest):
     assert "digits/9 is not a complete version of export_model" in run("verify", f"{root}/digits/9", code=1)
 
 
+def test_an_export_json_that_is_not_json_is_no_version_of_another_tool(root):
+    Path(root, "digits/3/export.json").write_text('{"files": [')
+    listed = run("list", root, "digits").splitlines()
+    assert listed[1].split() == ["3", "unreadable"]
+    problem = f"{root}/digits/3/export.json is not JSON (Expecting value: line 1 column 12 (char 11))"
+    assert listed[-1].startswith(problem)
+    assert json.loads(run("list", root, "digits", "--output", "json"))[0]["problem"].startswith(problem)
+    for command in ("show", "verify"):
+        assert run(command, f"{root}/digits/3", code=1).startswith(f"Error: {problem}")
+
+
 def test_the_inputs_and_outputs_of_a_model_are_shown(root):
     lines = run("show", f"{root}/digits/3").splitlines()
     assert {"input size: float32 [n, 1]", "output probabilities: float32 any shape"} <= {*lines}
