@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from kfp_distributed.storage.files import FileEntry, describe_folder
 from kfp_distributed.storage.model_format import CUSTOM, FORMATS, find_format, format_of
+from kfp_distributed.storage.uri import join_uri
 
 MODEL_MANIFEST = "model.json"
+_SHOWN_VERSIONS = 5
 
 
 class ModelIncomplete(Exception):
@@ -160,9 +163,31 @@ def check_format(uri: str, paths: Sequence[str]) -> None:
         ModelIncomplete: It has none. So the address is not that of a model, or its upload has not ended.
     """
     if format_of(paths) == CUSTOM:
+        _refuse_versions(uri, paths)
         raise ModelIncomplete(
             f"{uri} has no {MODEL_MANIFEST}, which train writes, and none of the files {', '.join(FORMATS)} and "
             "*.safetensors: no complete model was saved there"
+        )
+
+
+def _refuse_versions(uri: str, paths: Iterable[str]) -> None:
+    """Check that a folder without a model is not that of the versions of a model, which is easily given instead of one.
+
+    Args:
+        uri: Address of the folder, for the error.
+        paths: Paths of its files.
+
+    Raises:
+        ModelIncomplete: It has a model in a numbered folder.
+    """
+    found = (re.fullmatch(f"([1-9][0-9]{{0,18}})/{MODEL_MANIFEST}", path) for path in paths)
+    numbers = sorted((int(match[1]) for match in found if match), reverse=True)
+    if numbers:
+        listed = ", ".join(map(str, numbers[:_SHOWN_VERSIONS])) + ", …" * (len(numbers) > _SHOWN_VERSIONS)
+        alias = join_uri(uri, "@latest").replace("/@", "@")
+        raise ModelIncomplete(
+            f"{uri} is the folder of the versions {listed} of a model: give one of them, such as "
+            f"{join_uri(uri, str(numbers[0]))} or {alias}"
         )
 
 
@@ -178,6 +203,7 @@ def _verify(
         values: The value of the attribute of each existing file, by path.
     """
     if MODEL_MANIFEST not in values:
+        _refuse_versions(uri, values)
         raise ModelIncomplete(f"{uri} has no {MODEL_MANIFEST}: no complete model was saved there")
     try:
         manifest = ModelManifest.from_json(read(MODEL_MANIFEST))

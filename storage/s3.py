@@ -20,43 +20,18 @@ from minio.datatypes import Object
 from minio.deleteobjects import DeleteObject
 from minio.error import MinioException
 from urllib3 import BaseHTTPResponse, Retry, Timeout
-from urllib3.exceptions import HTTPError, NewConnectionError, ProtocolError, SSLError, TimeoutError
+from urllib3.exceptions import HTTPError, NewConnectionError, ProtocolError, TimeoutError
 
 from kfp_distributed.storage.connections import TRANSIENT_STATUS, ConnectionPool, RequestLimits
 from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.errors import KeyNotFound, StorageError, StoreAway
 from kfp_distributed.storage.files import FileEntry, OnBytes, hash_stream, ignore_bytes, read_exactly
 from kfp_distributed.storage.multipart import PartsUpload, abort_uploads, etags_of_content, part_bytes
+from kfp_distributed.storage.s3_errors import explain_error, is_transient
 from kfp_distributed.storage.server_copy import ObjectReplaced, copy_on_server
 from kfp_distributed.storage.store import BYTES, PARALLEL_REQUESTS, PARALLEL_TRANSFERS, Entry, ObjectRange, Store
 from kfp_distributed.storage.uri import parse_uri
 
-# Cause and advice by a pattern of the error's code or text. The first match counts.
-_ADVICE = {
-    "NoSuchKey": "there is no such object, check its key",
-    "NoSuchBucket": "there is no such bucket, create it or correct its name",
-    "Inval.*Key|Signature|AccessDenied": "access denied, check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "
-    "(or the Secret with the keys) and the permissions of the account",
-    "resolve|refused|timed out": "the server does not answer, check AWS_ENDPOINT_URL and that the server runs",
-    "HeaderMalformed|PermanentRedirect": "the bucket is in another region, set AWS_REGION to {region}",
-    "Skewed": "the clock of this machine differs from the server's, correct it",
-    "SlowDown|too many [0-9]+ error": "the server is starting or overloaded, try again later",
-    "StorageFull": "the object store is full, delete objects or enlarge its disk",
-    "mismatch": "the server's certificate is for another host, check AWS_ENDPOINT_URL",
-    "CERTIFICATE": "the server's certificate is not trusted, set AWS_CA_BUNDLE to a PEM file with its "
-    "certificate authority",
-    "SSLError": "the server does not use TLS, start AWS_ENDPOINT_URL with http://",
-    "HTTPS server": "the server requires TLS, start AWS_ENDPOINT_URL with https://",
-    "ParseError|non-XML": "the response is not from an S3 server, check AWS_ENDPOINT_URL",
-    "Connection (broken|aborted)": "the connection broke several times, check the network and the server's log",
-    "No space left|File too large|quota exceeded": "the local disk is full, free space or use another folder",
-}
-
-# Accounts with read access to another owner's bucket often lack this permission.
-_REGION_ADVICE = (
-    "access denied: set AWS_REGION to the bucket's region or allow the account s3:GetBucketLocation. "
-    "If this does not help, check AWS_ACCESS_KEY_ID and the permissions of the account"
-)
 CONNECT_SECONDS = 10.0
 """Timeout of a connection. It includes the TLS handshake, which takes a loaded gateway several seconds."""
 
@@ -70,7 +45,6 @@ GiB. It then copies 9 MB in a second."""
 _COPY_RETRIES = 2
 """Retries of a copy after a timeout or a broken connection. More of them wait hours for a server that hangs."""
 
-_UNKNOWN_REGION = "the bucket's region"
 # An upload of a small object may take the memory for it, and a copy the time, without a slot (see S3Store).
 _SMALL_BYTES = 1 << 20
 # Between two attempts of `await_answer`.
@@ -356,8 +330,8 @@ class S3Store(Store):
         try:
             yield
         except (MinioException, HTTPError, OSError, ValueError, ParseError) as error:
-            cause = _explain(error, self._asks_for_region)
-            kind = StoreAway if _is_transient(error) else StorageError
+            cause = explain_error(error, self._asks_for_region)
+            kind = StoreAway if is_transient(error) else StorageError
             raise self._error(key, cause, KeyNotFound if "NoSuchKey" in cause else kind) from None
 
 
@@ -373,29 +347,3 @@ def _object_size(response: BaseHTTPResponse, offset: int, length: int) -> int:
 def _state(key: str, item: Object) -> ObjectState:
     modified = item.last_modified.isoformat() if item.last_modified else ""
     return ObjectState(key, item.size, item.etag or "", modified)
-
-
-def _is_transient(error: Exception) -> bool:
-    """Return whether a request that was retried failed with an error that may pass. A wrong certificate does not."""
-    return isinstance(error, HTTPError) and not isinstance(getattr(error, "reason", error), SSLError)
-
-
-def _explain(error: Exception, asks_for_region: bool = False) -> str:
-    """Return the cause of an error and what to do, in one line.
-
-    Args:
-        error: The exception of a request.
-        asks_for_region: Whether AWS was asked for the bucket's region before the request.
-    """
-    reason = getattr(error, "reason", error)
-    # The error of a response that is not from S3 contains the body, which may be a long web page.
-    text = " ".join(f"{type(reason).__name__}: {reason}".split())[:500]
-    # rclone sends errors as text/xml, which minio-py does not parse.
-    code = "".join(re.findall(r"(?:<Code>|; code: )(\w+)", text)[:1])
-    if asks_for_region and "AccessDenied" in text:
-        return f"{_REGION_ADVICE} (AccessDenied)"
-    region = re.search(r"(?:expecting '|use region )([a-z0-9-]+)", text)
-    for pattern, advice in _ADVICE.items():
-        if re.search(pattern, code or text):
-            return f"{advice.format(region=region[1] if region else _UNKNOWN_REGION)} ({code or text})"
-    return text

@@ -93,7 +93,8 @@ def parse_program(specification: Mapping[str, Any] | str) -> Program:
         return Program(kind, name[0], command=tuple(name), others=Parameter("parameters"), rows=rows)
     if kind == "trainer":
         if name not in TRAINERS:
-            _refuse("train_specification: trainer", name, ", ".join(TRAINERS))
+            command = '; or a command, as a list of words such as ["python", "train.py"]'
+            _refuse("train_specification: trainer", name, ", ".join(TRAINERS) + command * bool(re.search(r"\W", name)))
         source = (files("kfp_distributed.trainers") / f"{name}.py").read_text(encoding="utf-8")
     parameters, others = read_signature(source, name)
     folders = tuple(parameter.name for parameter in parameters if parameter.name in FOLDERS)

@@ -1,9 +1,11 @@
 """`kfp-distributed models`."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -27,12 +29,13 @@ from kfp_distributed.components.model_versions.deletion import (
 )
 from kfp_distributed.components.model_versions.inspection import (
     VersionSummary,
+    check_files,
     compare_versions,
     describe_version,
-    find_damage,
     list_models,
     list_versions,
 )
+from kfp_distributed.components.model_versions.versions import EXPORT_MANIFEST
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
@@ -62,19 +65,24 @@ def _list(root: str, model: str, output: str) -> None:
     with _errors_of_arguments():
         if model:
             check_model_name(model)
-    with _errors():
+    with _errors(root):
         store = open_store(export_root(root))
         if not model:
             models = [(name, list_versions(store, name)) for name in list_models(store)]
             rows = [_model_row(name, versions) for name, versions in models]
-            _print(output, ("model", "versions", "latest", "aliases"), rows)
+            nothing = f"no models in {_absence(store, '', 'digits/3')}{_hint(root)}"
+            _print(output, ("model", "versions", "latest", "aliases"), rows, nothing)
             return
         versions = list_versions(store, model)
         if output == "json":
             click.echo(json.dumps([asdict(version) for version in versions], indent=1))
             return
         head = ("version", "state", "exported", "aliases", "format", "bytes", "metrics")
-        _print(output, head, [_version_row(version) for version in versions])
+        nothing = f"no versions in {_absence(store, model, '3')}{_hint(root)}"
+        _print(output, head, [_version_row(version) for version in versions], nothing)
+        for version in versions:
+            if version.problem:
+                click.echo(version.problem)
 
 
 @command.command("show")
@@ -82,7 +90,7 @@ def _list(root: str, model: str, output: str) -> None:
 @_output
 def _show(address: str, output: str) -> None:
     """Show the files, metrics and origin of a version."""
-    with _errors():
+    with _errors(address):
         version = describe_version(*_locate(address))
     if output == "json":
         click.echo(json.dumps(version, indent=1))
@@ -107,10 +115,13 @@ def _show(address: str, output: str) -> None:
 @click.option("--content", is_flag=True, help="Also read all bytes and compare their SHA-256.")
 def _verify(address: str, content: bool) -> None:
     """Check the files of a version against its export.json."""
-    with _errors():
+    with _errors(address):
         store, name, number = _locate(address)
-        damage = find_damage(store, name, number, content)
-    for line in damage:
+        damage, unlisted = check_files(store, name, number, content)
+    unlisted_lines = [
+        f"{path} is not listed in {EXPORT_MANIFEST}: the steps of this library ignore it" for path in unlisted
+    ]
+    for line in damage + unlisted_lines:
         click.echo(line)
     if damage:
         raise click.ClickException(f"{join_uri(store.uri, name, str(number))} is damaged: export the model again")
@@ -128,7 +139,7 @@ def _alias(address: str, name: str, remove: bool) -> None:
     model = _parse(address)
     if remove and (model.version or model.alias):
         raise WrongArgument(f"{address!r} names a version: give ROOT/MODEL with --remove")
-    with _errors():
+    with _errors(address):
         if remove:
             remove_alias(open_store(model.root), model.model_name, name)
             click.echo(f"removed {name}")
@@ -148,7 +159,7 @@ def _delete(addresses: tuple[str, ...], keep: int | None, dry_run: bool) -> None
     for address, model in zip(addresses, parsed, strict=True):
         if bool(keep) == bool(model.version or model.alias):
             raise WrongArgument(f"{address!r}: give ROOT/MODEL with --keep, and a version or an alias without it")
-    with _errors():
+    with _errors(*addresses):
         for address, model in zip(addresses, parsed, strict=True):
             store, name = open_store(model.root), model.model_name
             if not dry_run:
@@ -167,17 +178,27 @@ def _delete(addresses: tuple[str, ...], keep: int | None, dry_run: bool) -> None
 @_output
 def _diff(first: str, second: str, output: str) -> None:
     """Compare the metrics, the origin and the files of two versions."""
-    with _errors():
+    with _errors(first, second):
         rows = compare_versions(describe_version(*_locate(first)), describe_version(*_locate(second)))
     _print(output, ("what", "first", "second", "difference"), rows)
 
 
-def _print(output: str, head: tuple[str, ...], rows: list[Any]) -> None:
+def _print(output: str, head: tuple[str, ...], rows: list[Any], nothing: str = "") -> None:
     if output == "json":
         click.echo(json.dumps([dict(zip(head, row, strict=True)) for row in rows], indent=1))
         return
+    if nothing and not rows:
+        click.echo(nothing)
+        return
     for line in format_table(head, rows):
         click.echo(line)
+
+
+def _absence(store: Store, folder: str, example: str) -> str:
+    """Return the address of a folder without versions, and what it lacks, such as the example."""
+    is_missing = not store.bucket and not Path(store.root, folder).is_dir()
+    lack = "the folder does not exist" if is_missing else f"it has no folder of files such as {example}"
+    return f"{join_uri(store.uri, folder)}: {lack}"
 
 
 def _model_row(name: str, versions: list[VersionSummary]) -> tuple[str, ...]:
@@ -201,7 +222,7 @@ def _version_row(version: VersionSummary) -> tuple[str, ...]:
 
 
 def _parse(address: str) -> ModelAddress:
-    with _errors_of_arguments():
+    with _errors_of_arguments(address):
         return parse_model_address(address)
 
 
@@ -213,22 +234,33 @@ def _locate(address: str) -> tuple[Store, str, int]:
     """
     model = _parse(address)
     if not model.version and not model.alias:
-        raise WrongArgument(f"{address!r} names no version: give ROOT/MODEL/VERSION or ROOT/MODEL@ALIAS")
+        problem = f"{address!r} names no version: give ROOT/MODEL/VERSION or ROOT/MODEL@ALIAS"
+        raise WrongArgument(problem + _hint(address))
     store = open_store(model.root)
     return store, model.model_name, model.version or version_of(store, model.model_name, model.alias)
 
 
 @contextmanager
-def _errors_of_arguments() -> Iterator[None]:
+def _errors_of_arguments(*addresses: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise WrongArgument(str(error)) from None
+        raise WrongArgument(f"{error}{_hint(*addresses)}") from None
 
 
 @contextmanager
-def _errors() -> Iterator[None]:
+def _errors(*addresses: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, StorageError) as error:
-        raise click.ClickException(str(error)) from None
+        raise click.ClickException(f"{error}{_hint(*addresses)}") from None
+
+
+def _hint(*addresses: str) -> str:
+    """Return the end of an error: which addresses were taken for those in a bucket, and are in a local folder too."""
+    hint = ""
+    for address in addresses:
+        first = re.split("[/@]", address)[0]
+        if export_root(address) != address and first and Path(first).is_dir():
+            hint += f"; {first} was taken for a bucket. For the local folder {first}, give ./{address}"
+    return hint

@@ -4,25 +4,27 @@ import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from kfp_distributed.components.model_versions.addresses import check_model_name
 from kfp_distributed.components.model_versions.aliases import deleted_versions, read_aliases
 from kfp_distributed.components.model_versions.claims import Claim
 from kfp_distributed.components.model_versions.versions import (
+    EXPORT_MANIFEST,
     VersionRefused,
     is_unfinished,
+    manifest_problem,
     read_complete,
     version_numbers,
 )
 from kfp_distributed.storage.errors import KeyNotFound
 from kfp_distributed.storage.files import FileEntry
 from kfp_distributed.storage.model import MODEL_MANIFEST
-from kfp_distributed.storage.model_format import format_of
+from kfp_distributed.storage.model_format import SERVED_FILES, format_of
 from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import join_uri
 
-VersionState = Literal["complete", "incomplete", "deleting", "other tool"]
+VersionState = Literal["complete", "incomplete", "deleting", "unreadable", "other tool"]
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,14 @@ class VersionSummary:
 
     Attributes:
         version: Its number.
-        state: "complete"; "incomplete" while it is exported, or after a killed export; "deleting"; or "other tool".
+        state: "complete"; "incomplete" while it is exported, or after a killed export; "deleting"; "unreadable" if its
+            export.json is not JSON; or "other tool".
         aliases: Aliases that name it.
         exported_at: Time of the export in ISO 8601; "" if unknown, as all that follow.
         format: Format of the model, such as "saved_model".
         size: Size of all files in bytes.
         metrics: Metrics in export.json.
+        problem: Why export.json cannot be read, and what to do; "" if it can, or if there is none.
     """
 
     version: int
@@ -46,6 +50,7 @@ class VersionSummary:
     format: str
     size: int
     metrics: dict[str, float]
+    problem: str = ""
 
 
 def list_models(store: Store) -> list[str]:
@@ -64,16 +69,21 @@ def list_versions(store: Store, model_name: str) -> list[VersionSummary]:
         if not manifest and not store.has_objects(target):
             continue
         state: VersionState = "complete"
+        problem = ""
         if number in deleted:
             state = "deleting"
+        elif not manifest and (problem := manifest_problem(store, target)):
+            state = "unreadable"
         elif not manifest:
             state = "incomplete" if is_unfinished(store, target) else "other tool"
         names = tuple(name for name, version in aliases.items() if version == number)
-        summaries.append(_summary(number, state, names, manifest or {}))
+        summaries.append(_summary(number, state, names, manifest or {}, problem))
     return summaries
 
 
-def _summary(number: int, state: VersionState, aliases: tuple[str, ...], manifest: dict[str, Any]) -> VersionSummary:
+def _summary(
+    number: int, state: VersionState, aliases: tuple[str, ...], manifest: dict[str, Any], problem: str
+) -> VersionSummary:
     files = manifest.get("files", [])
     return VersionSummary(
         number,
@@ -83,6 +93,7 @@ def _summary(number: int, state: VersionState, aliases: tuple[str, ...], manifes
         format_of(entry["path"] for entry in files) if files else "",
         sum(entry["size"] for entry in files),
         manifest.get("metrics") or {},
+        problem,
     )
 
 
@@ -97,7 +108,8 @@ def describe_version(store: Store, model_name: str, version: int) -> dict[str, A
     manifest = read_complete(store, target)
     uri = join_uri(store.uri, target)
     if not manifest:
-        raise VersionRefused(f"{uri} is not a complete version of export_model: kfp-distributed models list shows them")
+        listing = f"{uri} is not a complete version of export_model: kfp-distributed models list shows them"
+        raise VersionRefused(manifest_problem(store, target) or listing)
     try:
         model = json.loads(store.read(target + MODEL_MANIFEST))
     except (KeyNotFound, ValueError):
@@ -106,8 +118,21 @@ def describe_version(store: Store, model_name: str, version: int) -> dict[str, A
     return {"uri": uri, "aliases": names, **manifest, "model": {k: v for k, v in model.items() if k != "files"}}
 
 
-def find_damage(store: Store, model_name: str, version: int, read_content: bool) -> list[str]:
-    """Return what is wrong with the files of a version, one sentence each.
+class FileCheck(NamedTuple):
+    """What differs between the files of a version and its export.json.
+
+    Attributes:
+        damage: What is wrong, one sentence each.
+        unlisted: Paths of the files that export.json does not list. Readers ignore them. Those that model servers load
+            are damage instead.
+    """
+
+    damage: list[str]
+    unlisted: list[str]
+
+
+def check_files(store: Store, model_name: str, version: int, read_content: bool) -> FileCheck:
+    """Compare the files of a version with its export.json.
 
     Args:
         store: Store of the exports.
@@ -131,7 +156,12 @@ def find_damage(store: Store, model_name: str, version: int, read_content: bool)
             damage.append(f"{file.path} has {size} bytes instead of {file.size}")
         elif read_content and (sha256 := _hash(store, target + file.path)) != file.sha256:
             damage.append(f"{file.path} has the SHA-256 {sha256} instead of {file.sha256}")
-    return damage
+    unlisted = sizes.keys() - {file.path for file in expected} - {EXPORT_MANIFEST}
+    damage += [
+        f"{path} is not listed in {EXPORT_MANIFEST}, and model servers may load it: delete it"
+        for path in sorted(unlisted & {*SERVED_FILES})
+    ]
+    return FileCheck(damage, sorted(unlisted - {*SERVED_FILES}))
 
 
 def compare_versions(first: dict[str, Any], second: dict[str, Any]) -> list[tuple[str, str, str, str]]:

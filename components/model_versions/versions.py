@@ -9,6 +9,7 @@ from kfp_distributed.storage.errors import KeyNotFound
 from kfp_distributed.storage.files import FileEntry
 from kfp_distributed.storage.model_format import SERVED_FILES
 from kfp_distributed.storage.store import Store
+from kfp_distributed.storage.uri import join_uri
 
 EXPORT_MANIFEST = "export.json"
 LARGEST_VERSION = 2**63 - 1
@@ -48,6 +49,23 @@ def read_complete(store: Store, target: str) -> dict[str, Any] | None:
     """
     manifest = _read_manifest(store, target)
     return manifest if manifest and all(store.exists(target + file) for file in _key_files(manifest)) else None
+
+
+def manifest_problem(store: Store, target: str) -> str:
+    """Return why the export.json of a version cannot be read, and what to do; "" if it is JSON or does not exist.
+
+    Args:
+        store: Store of the version.
+        target: Prefix of the version.
+    """
+    try:
+        json.loads(store.read(target + EXPORT_MANIFEST))
+    except KeyNotFound:
+        return ""
+    except ValueError as error:
+        uri = join_uri(store.uri, target, EXPORT_MANIFEST)
+        return f"{uri} is not JSON ({error}): restore it from a backup, or export the model again"
+    return ""
 
 
 def is_unfinished(store: Store, target: str) -> bool:

@@ -75,11 +75,10 @@ class CsvTable:
     def _advice(self) -> dict[str, str]:
         """Return what to do about texts in the columns of numbers that have not been guessed to be such."""
         options = self._options
-        advice = {
-            name: "but columns declares numbers: correct it, leave it empty, or declare another kind"
-            for name, kind in options.columns.items()
-            if kind == "number"
-        }
+        declared = "but columns declares numbers: correct it, leave it empty, or declare another kind"
+        if options.inputs:
+            declared = "but the column has numbers in the training data: correct it, or leave it empty"
+        advice = {name: declared for name, kind in options.columns.items() if kind == "number"}
         if options.time_column:
             advice[options.time_column] = "but the column is the time_column and has numbers: correct it"
         if options.label_column:

@@ -213,6 +213,11 @@ def array_source(name: str, arrays: Mapping[str, Any], options: Options, task: T
         kind = _arrow(np.zeros((1, *shape), used[key].dtype) if shape else used[key][:1]).type
         declared = options.columns.get(key)
         if declared and shape:
+            if options.inputs:
+                raise ValueError(
+                    f"{key!r} is a tensor of {list(shape)}, but a {declared} in the training data: write one "
+                    f"{declared} in each row"
+                )
             raise ValueError(
                 f"columns declares {key!r} as {declared!r}, but it is a tensor of {list(shape)}: take it out"
             )

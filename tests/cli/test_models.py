@@ -56,6 +56,15 @@ def test_versions_and_models_are_listed(root):
     ]
 
 
+def test_a_place_without_models_or_versions_is_named(root, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for folder in ("empty", "missing"):
+        assert run("list", f"{tmp_path}/{folder}").startswith(f"no models in {tmp_path}/{folder}: ")
+        assert json.loads(run("list", f"{tmp_path}/{folder}", "--output", "json")) == []
+    assert run("list", f"{tmp_path}/missing").endswith("does not exist\n")
+    assert run("list", root, "digit").startswith(f"no versions in {root}/digit: ")
+
+
 def test_an_alias_moves_and_is_removed(root):
     assert run("alias", f"{root}/digits@latest", "production") == f"production is {root}/digits/3\n"
     assert run("show", f"{root}/digits@production").splitlines()[:2] == [
@@ -89,6 +98,17 @@ def test_a_version_with_the_manifest_of_another_tool_is_listed(root, manifest):
     assert "digits/9 is not a complete version of export_model" in run("verify", f"{root}/digits/9", code=1)
 
 
+def test_an_export_json_that_is_not_json_is_no_version_of_another_tool(root):
+    Path(root, "digits/3/export.json").write_text('{"files": [')
+    listed = run("list", root, "digits").splitlines()
+    assert listed[1].split() == ["3", "unreadable"]
+    problem = f"{root}/digits/3/export.json is not JSON (Expecting value: line 1 column 12 (char 11))"
+    assert listed[-1].startswith(problem)
+    assert json.loads(run("list", root, "digits", "--output", "json"))[0]["problem"].startswith(problem)
+    for command in ("show", "verify"):
+        assert run(command, f"{root}/digits/3", code=1).startswith(f"Error: {problem}")
+
+
 def test_the_inputs_and_outputs_of_a_model_are_shown(root):
     lines = run("show", f"{root}/digits/3").splitlines()
     assert {"input size: float32 [n, 1]", "output probabilities: float32 any shape"} <= {*lines}
@@ -101,6 +121,20 @@ def test_a_damaged_file_is_found(root):
     assert "saved_model.pb has the SHA-256" in run("verify", f"{root}/digits/3", "--content", code=1)
     Path(root, "digits/3/saved_model.pb").write_bytes(b"x")
     assert "saved_model.pb has 1 bytes instead of 3" in run("verify", f"{root}/digits/3", code=1)
+
+
+def test_a_file_that_export_json_does_not_list_is_named(root):
+    Path(root, "digits/3/assets").mkdir()
+    Path(root, "digits/3/assets/model.onnx").write_bytes(b"notes")
+    unlisted = "assets/model.onnx is not listed in export.json: the steps of this library ignore it"
+    assert run("verify", f"{root}/digits/3") == f"{unlisted}\n{root}/digits/3 is intact\n"
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.pt"])
+def test_an_unlisted_file_that_model_servers_load_is_damage(root, name):
+    Path(root, "digits/3", name).write_bytes(b"weights")
+    output = run("verify", f"{root}/digits/3", code=1)
+    assert f"{name} is not listed in export.json, and model servers may load it: delete it\n" in output
 
 
 def test_versions_are_deleted(root):
@@ -125,6 +159,29 @@ def test_two_versions_are_compared(root):
     assert (rows["run"]["first"], rows["run"]["second"]) == ("run-1", "run-3")
     assert (rows["dataset"]["first"], rows["content"]["second"]) == ("digits", "c3")
     assert "file saved_model.pb" in rows
+
+
+@pytest.mark.parametrize(
+    ("words", "address", "code"),
+    [
+        (["show", "exports/digits/1"], "./exports/digits/1", 1),
+        (["verify", "exports/digits@latest"], "./exports/digits@latest", 1),
+        (["list", "exports"], "./exports", 1),
+        (["diff", "./exports/digits/1", "exports/digits/2"], "./exports/digits/2", 1),
+        (["show", "exports"], "./exports", 2),
+    ],
+)
+def test_an_address_without_a_dot_that_is_a_local_folder_too_gets_a_hint(root, monkeypatch, words, address, code):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "KFP_DISTRIBUTED_OBJECT_STORE_SECRET"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(Path(root).parent)
+    assert f"exports was taken for a bucket. For the local folder exports, give {address}\n" in run(*words, code=code)
+
+
+def test_the_address_of_a_bucket_without_a_local_folder_gets_no_hint(root, monkeypatch):
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    monkeypatch.chdir(root)
+    assert "was taken for" not in run("show", "exports/digits/1", code=1)
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,8 @@ def test_a_saved_model_is_served_from_an_object_store(tmp_path, tmp_path_factory
         store = open_store("s3://served/echo/7")
         store.make_bucket()
         store.upload_folder(tmp_path)
+        downloads = tmp_path_factory.mktemp("downloads")
+        monkeypatch.setenv("TMPDIR", str(downloads))
         connection, path, process = stack.enter_context(serving("s3://served/echo/7", "--name", "echo.2"))
         assert path == "/v1/models/echo.2:predict"
         status, content = ask(connection, path, {"instances": ROWS})
@@ -149,8 +151,10 @@ def test_a_saved_model_is_served_from_an_object_store(tmp_path, tmp_path_factory
             200,
             "[{'colour': 'red', 'size': 1.5}, {'colour': '', 'size': nan}, {'colour': 'unknown', 'size': 3.0}]",
         )
+        assert [*downloads.glob("serve-*/model")]
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
+        assert [*downloads.glob("serve-*")] == []
 
 
 ENDED_WHILE_LOADING = """

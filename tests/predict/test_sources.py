@@ -95,3 +95,15 @@ def test_other_csv_formats_are_read(tmp_path, number_model, predicted):
     (tmp_path / "plain.csv").write_text("x\n1.5\n2.5\n")
     plain = predicted(model=number_model, source=str(tmp_path / "plain.csv")).table()
     assert plain["probability"].equals(found["probability"])
+
+
+def test_an_error_about_a_kind_names_no_parameter_that_the_step_lacks(tmp_path, number_model, refused):
+    (tmp_path / "rows.csv").write_text("x,y\n1,2\nabc,2\n")
+    assert refused(model=number_model, source=str(tmp_path / "rows.csv")) == (
+        "RowsRefused: row 3 of rows.csv: 'x' is 'abc', which is no number, but the column has numbers in the training "
+        'data: correct it, or leave it empty (on_bad_row="skip" leaves such rows out)'
+    )
+    np.savez(tmp_path / "rows.npz", x=np.zeros((3, 4)))
+    assert refused(model=number_model, source=str(tmp_path / "rows.npz")) == (
+        "ValueError: 'x' is a tensor of [4], but a number in the training data: write one number in each row"
+    )

@@ -1,9 +1,12 @@
 """Missing buckets: a typo must not create one."""
 
+import re
+
 import pytest
 
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.buckets import EMBEDDED_STORE_VARIABLE, require_bucket
+from kfp_distributed.storage.errors import StorageError
 
 
 def test_a_missing_bucket_is_refused_and_not_created(server):
@@ -28,3 +31,11 @@ def test_buckets_of_the_server_of_a_local_run_and_folders_are_created(server, tm
     store = open_store("s3://bucket-of-the-run/jobs", server.credentials())
     require_bucket(store, "checkpoint_uri", store.uri)
     assert (folder.bucket_exists(), store.bucket_exists()) == (True, True)
+
+
+@pytest.mark.parametrize("name", ["b", "-models", "models..digits", "1.2.3.4"])
+def test_the_error_of_a_name_that_no_bucket_can_have_has_the_rule(server, name):
+    store = open_store(f"s3://{name}/digits", server.credentials())
+    for request in (store.bucket_exists, store.list, lambda: store.write("a", b"")):
+        with pytest.raises(StorageError, match=rf"no valid name of a bucket: 3 to 63 lower-case .*{re.escape(name)}"):
+            request()

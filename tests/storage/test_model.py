@@ -14,6 +14,7 @@ from kfp_distributed.storage import (
     verify_model,
     verify_model_folder,
 )
+from kfp_distributed.storage.model import read_model_folder
 
 FILES = {"saved_model.pb": b"graph", "variables/variables.index": b"index"}
 MANIFEST = ModelManifest(
@@ -94,3 +95,13 @@ def test_damaged_file_of_the_same_size_is_detected_in_a_folder(store):
     assert verify_model(store) == MANIFEST
     with pytest.raises(ModelIncomplete, match=r" sha256: saved_model\.pb\."):
         verify_model_folder(store.root)
+
+
+def test_the_folder_of_versions_is_not_a_model_and_they_are_named(tmp_path):
+    fill(tmp_path, {f"digits/{path}/{MODEL_MANIFEST}": b"{}" for path in ("2", "10", "x", "3/4")})
+    versions = r"the versions 10, 2 of a model: give one of them, such as \S*digits/10 or \S*digits@latest$"
+    for check in (verify_model_folder, read_model_folder, lambda folder: verify_model(open_store(str(folder)))):
+        with pytest.raises(ModelIncomplete, match=versions):
+            check(tmp_path / "digits")
+        with pytest.raises(ModelIncomplete, match="no complete model was saved there"):
+            check(tmp_path)

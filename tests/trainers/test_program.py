@@ -262,3 +262,12 @@ def test_command_line():
         "main", "--data", "/t/x", "{other}", "/m/m",
         "--epochs=5", "--rate=0.1", "--fast=true", "--name=3.0", '--n=[1, {"x": 2.5}]',
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["python train.py", "./train.py"])
+def test_a_command_that_is_one_text_gets_a_hint(text):
+    hint = r'trainer is .* torch_horovod; or a command, as a list of words such as \["python", "train.py"\]'
+    with pytest.raises(ValueError, match=hint):
+        train_specification(text)
+    with pytest.raises(ValueError, match=hint):
+        parse_program({"trainer": text})
