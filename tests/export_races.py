@@ -19,7 +19,7 @@ from pathlib import Path
 
 from kfp_distributed.components.export_model.export import run_export
 from kfp_distributed.components.model_versions import claims
-from kfp_distributed.components.model_versions.aliases import read_aliases, remove_alias, set_alias
+from kfp_distributed.components.model_versions.aliases import deletion_record, read_aliases, remove_alias, set_alias
 from kfp_distributed.components.model_versions.deletion import delete_version
 from kfp_distributed.components.model_versions.versions import VersionRefused, read_complete
 from kfp_distributed.storage.errors import StorageError
@@ -136,7 +136,9 @@ def kill_deletions(exporters, store, count, chance):
         os.waitpid(process, 0)
         named = read_aliases(store, name).get("production")
         assert named is None or read_complete(store, f"{name}/{named}/"), named
-        is_complete = bool(read_complete(store, f"{name}/{version}/"))
+        # A deletion that was killed after its record was written is finished by the next export.
+        is_kept = not store.exists(deletion_record(name, version))
+        is_complete = is_kept and bool(read_complete(store, f"{name}/{version}/"))
         state = "complete" if is_complete else "partial" if store.has_objects(f"{name}/{version}/") else "deleted"
         seen[state] += 1
         # A deletion takes longer on a busy machine, as an export does.
