@@ -98,8 +98,8 @@ def serving(api, namespace, object_store_secret, store_environment, monkeypatch,
     api.create_namespaced_service_account(namespace, account)
     yield namespace
     services = client.CustomObjectsApi()
-    for item in services.list_namespaced_custom_object(*PATH, namespace, "inferenceservices")["items"]:
-        services.delete_namespaced_custom_object(*PATH, namespace, "inferenceservices", item["metadata"]["name"])
+    # In one request, because the step may just have deleted one whose deployment failed.
+    services.delete_collection_namespaced_custom_object(*PATH, namespace, "inferenceservices")
     store = open_store(versions[0].rpartition("/team/")[0])
     store.delete([entry.key for entry in store.list(".served/")])
 
