@@ -276,6 +276,7 @@ exec "$@"
 MPIRUN = [
     *("mpirun", "--allow-run-as-root", "--bind-to", "none", "--tag-output"),
     *("-np", "6", "--map-by", "slot", "--mca", "btl_vader_single_copy_mechanism", "none"),
+    *("--mca", "mpi_yield_when_idle", "1"),
 ]
 AWAIT_COPY = 'until [ -e /kfp-distributed/checked/job.json ]; do sleep 1; done; exec "$@"'
 AFTER_COPY = ["sh", "-c", AWAIT_COPY, "sh"]

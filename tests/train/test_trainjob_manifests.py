@@ -305,7 +305,8 @@ SSHD = [
 ]
 MPIRUN = [
     *("mpirun", "--allow-run-as-root", "--bind-to", "none", "--tag-output", "-np", "6", "--map-by", "slot"),
-    *("--mca", "btl_vader_single_copy_mechanism", "none", "--mca", "plm_rsh_args", SSH),
+    *("--mca", "btl_vader_single_copy_mechanism", "none", "--mca", "mpi_yield_when_idle", "1"),
+    *("--mca", "plm_rsh_args", SSH),
 ]
 
 

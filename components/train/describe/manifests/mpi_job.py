@@ -125,6 +125,8 @@ def _slots_command(job: TrainingJob, settings: ClusterSettings, program: Sequenc
         *("--map-by", "slot"),
         # A pod cannot read the memory of another one. Without this option each attempt logs a warning.
         *("--mca", "btl_vader_single_copy_mechanism", "none"),
+        # A rank that waits for others asks for messages all the time. This lets other processes of its node go first.
+        *("--mca", "mpi_yield_when_idle", "1"),
         *options,
         *("--wdir", WORK),
         *(word for name in names for word in ("-x", name)),
