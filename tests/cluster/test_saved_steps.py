@@ -10,21 +10,21 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(800)]
 
 PYTORCH = {"distribution_type": "PyTorch", "number_of_workers": 1}
 MPI = {"distribution_type": "MPI", "number_of_workers": 2}
-TF = {"distribution_type": "TF", "number_of_workers": 2}
+TF = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 1}
 
 
 @pytest.mark.takes(60)
 @pytest.mark.parametrize(
     ("trainer", "image", "distribution", "evicted", "epochs"),
     [
-        ("keras_classifier", "tensorflow", {}, "worker-0", 80),
-        ("keras_classifier", "tensorflow", {**TF, "number_of_parameter_servers": 0}, "worker-1", 4),
-        ("keras_classifier", "tensorflow", {**TF, "number_of_parameter_servers": 1}, "ps-0", 4),
+        ("keras_classifier", "tensorflow", {}, "worker-0", 40),
+        ("keras_classifier", "tensorflow", TF, "ps-0", 4),
         ("torch_classifier", "pytorch", PYTORCH, "worker-0", 12),
-        pytest.param("keras_horovod", "horovod", MPI, "worker-1", 6, marks=pytest.mark.mpi),
-        pytest.param("torch_horovod", "horovod-pytorch", MPI, "worker-1", 12, marks=pytest.mark.mpi),
+        # A cluster serves one version of MPIJob.
+        pytest.param("keras_horovod", "horovod", MPI, "worker-1", 6, marks=pytest.mark.mpi("v1")),
+        pytest.param("torch_horovod", "horovod-pytorch", MPI, "worker-1", 12, marks=pytest.mark.mpi("v2beta1")),
     ],
-    ids=["Job", "TFJob", "TFJob with a parameter server", "PyTorchJob", "MPIJob of Keras", "MPIJob of PyTorch"],
+    ids=["Job", "TFJob", "PyTorchJob", "MPIJob of Keras", "MPIJob of PyTorch"],
 )
 def test_no_finished_step_is_lost_by_an_eviction(
     start, api, open_namespace, image_name, trainer, image, distribution, evicted, epochs
