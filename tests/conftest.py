@@ -13,12 +13,14 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmarks" / "stub"))
 # The folder of the examples.
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
 
-from environments import chromium
+from environments import chromium, hide_environments
 from playwright.sync_api import sync_playwright
 
 # By default, an example that takes more than 200 ms fails. On a busy machine any example may.
 hypothesis.settings.register_profile("without-deadline", deadline=None)
 hypothesis.settings.load_profile("without-deadline")
+
+hide_environments()
 
 # Loaded here so that it is active even if only some of the tests run.
 pytest_plugins = ["process_hygiene"]

@@ -10,7 +10,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import NoReturn
@@ -19,7 +20,7 @@ import debian_torch
 import pytest
 
 from kfp_distributed.components.step_components import PACKAGES
-from kfp_distributed.trainers.requirements import variable_of
+from kfp_distributed.trainers.requirements import REPLICA_KINDS, image_name, variable_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -30,6 +31,10 @@ _spec.loader.exec_module(_images)
 
 # pip fails if a large download breaks off.
 _ATTEMPTS = 3
+
+# Variables of pytest and its workers: the cache folder of this machine, and the Pythons that its user has set.
+_CACHE = "TESTS_CACHE_FOLDER"
+_PREFIX = "TESTS_"
 
 
 def _project() -> dict:
@@ -137,7 +142,29 @@ def trainer_python(image: str) -> str:
 
     See `_look_up`.
     """
-    return os.environ.get(variable_of(image, "PYTHON")) or str(_look_up(image, partial(_images.MAKERS[image], False)))
+    given = os.environ.get(_PREFIX + variable_of(image, "PYTHON"))
+    return given or str(_look_up(image, partial(_images.MAKERS[image], False)))
+
+
+@contextmanager
+def environment_of(trainer: str) -> Iterator[None]:
+    """Let the runs in a block find the environment that a trainer needs, as runs outside of the tests do."""
+    with pytest.MonkeyPatch.context() as patch:
+        if image := image_name({"trainer": trainer}, ""):
+            patch.setenv(variable_of(image, "PYTHON"), trainer_python(image))
+        yield
+
+
+def hide_environments() -> None:
+    """Let runs find no environment that their test has not looked up, so that no test needs one without saying so."""
+    cache = _images.cache_folder().parent
+    if _CACHE not in os.environ:  # Workers inherit it.
+        os.environ[_CACHE] = str(cache)
+        os.environ.setdefault("PIP_CACHE_DIR", str(cache / "pip"))
+        os.environ["XDG_CACHE_HOME"] = str(ROOT / ".cache" / "tests")
+    for variable in (variable_of(kind, "PYTHON") for kind in REPLICA_KINDS):
+        if variable in os.environ:
+            os.environ[_PREFIX + variable] = os.environ.pop(variable)
 
 
 def chromium() -> str:
@@ -148,7 +175,10 @@ def chromium() -> str:
 def _look_up(name: str, find: Callable[[], Path]) -> Path:
     """Return the Python of an environment. If it does not exist, the test is skipped, and fails in CI."""
     try:
-        return find()
+        with pytest.MonkeyPatch.context() as patch:
+            if _CACHE in os.environ:
+                patch.setenv("XDG_CACHE_HOME", os.environ[_CACHE])
+            return find()
     except (_images.EnvironmentUnavailableError, ModuleNotFoundError) as error:  # Python 3.10 has no tomllib.
         _unavailable(name, str(error))
 

@@ -17,9 +17,9 @@ LOOK_UPS = {
 @pytest.mark.parametrize("name", LOOK_UPS)
 @pytest.mark.parametrize(("ci", "outcome"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)])
 def test_missing_environment_skips_a_test_and_fails_it_in_ci(tmp_path, monkeypatch, name, ci, outcome):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("TESTS_CACHE_FOLDER", str(tmp_path))
     monkeypatch.setenv("CI", ci)
-    monkeypatch.delenv(variable_of(name, "PYTHON"), raising=False)
+    monkeypatch.delenv("TESTS_" + variable_of(name, "PYTHON"), raising=False)
     with pytest.raises(outcome, match=f"^no {name} on this machine: "):
         LOOK_UPS[name](name)
     assert [path for path in tmp_path.rglob("*") if path.is_dir() and path.name.startswith(name)] == []
@@ -40,6 +40,5 @@ def test_make_environments_creates_all_environments():
 
 
 def test_python_of_the_environment_variable(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv(variable_of("horovod", "PYTHON"), "/opt/python")
+    monkeypatch.setenv("TESTS_" + variable_of("horovod", "PYTHON"), "/opt/python")
     assert trainer_python.__wrapped__("horovod") == "/opt/python"

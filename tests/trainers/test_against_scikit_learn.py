@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pytest
+from environments import environment_of
 from saved_models import answers_of
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine, make_classification, make_friedman1
 from sklearn.exceptions import ConvergenceWarning
@@ -149,7 +150,8 @@ def train(table, folder, trainer, workers):
         distribution_specification={**distribution, "number_of_workers": workers},
         identity=(str(folder),),
     )
-    launch(request, LocalRunner(), lambda entry: None)
+    with environment_of(program):
+        launch(request, LocalRunner(), lambda entry: None)
 
 
 NUMBERS = {

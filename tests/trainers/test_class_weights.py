@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from environments import environment_of
 
 from kfp_distributed.components.train.run.launch import launch
 from kfp_distributed.components.train.run.request import Request
@@ -40,7 +41,8 @@ def train(dataset, folder, trainer, distribution, **parameters):
         distribution_specification=distribution,
         identity=(str(folder),),
     )
-    (epochs,) = launch(request, LocalRunner(), lambda entry: None).metrics.values()
+    with environment_of(trainer):
+        (epochs,) = launch(request, LocalRunner(), lambda entry: None).metrics.values()
     return epochs
 
 

@@ -4,7 +4,7 @@ import re
 import time
 
 import pytest
-from environments import trainer_python
+from environments import environment_of
 from step_lines import into
 
 from kfp_distributed.components.train.run.launch import TrainingFailed, launch
@@ -20,20 +20,17 @@ SECONDS = 240
 
 
 @pytest.mark.parametrize(
-    ("trainer", "image", "distribution"),
+    ("trainer", "distribution"),
     [
-        ("keras_classifier", "", {"distribution_type": "TF", "number_of_parameter_servers": 0}),
-        ("keras_classifier", "", {"distribution_type": "TF", "number_of_workers": 1}),
-        ("keras_horovod", "horovod", {**MPI, "min_workers": 1}),
-        ("torch_horovod", "horovod-pytorch", MPI),
-        ("torch_classifier", "pytorch", {"distribution_type": "PyTorch", "number_of_workers": 1}),
+        ("keras_classifier", {"distribution_type": "TF", "number_of_parameter_servers": 0}),
+        ("keras_classifier", {"distribution_type": "TF", "number_of_workers": 1}),
+        ("keras_horovod", {**MPI, "min_workers": 1}),
+        ("torch_horovod", MPI),
+        ("torch_classifier", {"distribution_type": "PyTorch", "number_of_workers": 1}),
     ],
     ids=["MultiWorkerMirrored", "ParameterServer", "Horovod elastic", "Horovod torch", "DDP"],
 )
-def test_a_training_that_diverges_ends_at_once(digits, tmp_path, monkeypatch, trainer, image, distribution):
-    if image:
-        variable = f"KFP_DISTRIBUTED_{image.upper().replace('-', '_')}_PYTHON"
-        monkeypatch.setenv(variable, trainer_python(image))
+def test_a_training_that_diverges_ends_at_once(digits, tmp_path, trainer, distribution):
     request = Request(
         train_uri=str(digits.folder / "train"),
         validation_uri=str(digits.folder / "validation"),
@@ -44,7 +41,7 @@ def test_a_training_that_diverges_ends_at_once(digits, tmp_path, monkeypatch, tr
         identity=(str(tmp_path),),
     )
     lines, begin = [], time.monotonic()
-    with pytest.raises(TrainingFailed) as raised:
+    with environment_of(trainer), pytest.raises(TrainingFailed) as raised:
         launch(request, LocalRunner(), into(lines))
     assert time.monotonic() - begin < SECONDS, "a rank waited for another"
     assert re.search(r"failed with exit code 1\b", str(raised.value))

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from environments import trainer_python
+from environments import environment_of
 from evaluations import evaluate_model
 from samples import CLASSES, COLUMNS, table
 from step_lines import into
@@ -50,7 +50,8 @@ def train(data, folder, trainer, distribution, resume_from="", **parameters):
         identity=(str(folder),),
         resume_from=resume_from,
     )
-    metrics = dict(launch(request, LocalRunner(), into(lines)).metrics)
+    with environment_of(trainer):
+        metrics = dict(launch(request, LocalRunner(), into(lines)).metrics)
     evaluator = metrics.pop("evaluator-0", [])
     (epochs,) = metrics.values()
     (checkpoints,) = (folder / "checkpoints").iterdir()
@@ -61,24 +62,18 @@ def train(data, folder, trainer, distribution, resume_from="", **parameters):
 
 MPI = {"distribution_type": "MPI", "number_of_workers": 2}
 TRAININGS = {
-    "all-reduce": ("keras_classifier", "", {"distribution_type": "TF", "number_of_parameter_servers": 0}),
+    "all-reduce": ("keras_classifier", {"distribution_type": "TF", "number_of_parameter_servers": 0}),
     "parameter servers": (
         "keras_classifier",
-        "",
         {"distribution_type": "TF", "number_of_workers": 1, "evaluator": True},
     ),
-    "Horovod elastic": ("keras_horovod", "horovod", {**MPI, "min_workers": 1}),
-    "DDP": ("torch_classifier", "pytorch", {"distribution_type": "PyTorch", "number_of_workers": 1}),
+    "Horovod elastic": ("keras_horovod", {**MPI, "min_workers": 1}),
+    "DDP": ("torch_classifier", {"distribution_type": "PyTorch", "number_of_workers": 1}),
 }
 
 
-@pytest.mark.parametrize(("trainer", "image", "distribution"), TRAININGS.values(), ids=TRAININGS)
-def test_a_resumed_training_ends_early_with_the_best_epoch_of_its_checkpoint(
-    data, tmp_path, monkeypatch, trainer, image, distribution
-):
-    if image:
-        variable = f"KFP_DISTRIBUTED_{image.upper().replace('-', '_')}_PYTHON"
-        monkeypatch.setenv(variable, trainer_python(image))
+@pytest.mark.parametrize(("trainer", "distribution"), TRAININGS.values(), ids=TRAININGS)
+def test_a_resumed_training_ends_early_with_the_best_epoch_of_its_checkpoint(data, tmp_path, trainer, distribution):
     first = train(data, tmp_path / "first", trainer, distribution, epochs=FIRST, keep="best")
     assert f"the model is that of epoch {BEST} of {FIRST} (val_loss " in first.lines
     resumed = train(

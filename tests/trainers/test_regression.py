@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 import pytest
+from environments import environment_of
 from kfp import dsl
 from saved_models import answers_of
 
@@ -61,7 +62,8 @@ def train(data, folder, trainer, distribution, resume_from="", **parameters):
         identity=(str(folder),),
         resume_from=resume_from,
     )
-    outcome = launch(request, LocalRunner(), lambda entry: lines.append(str(entry)))
+    with environment_of(trainer):
+        outcome = launch(request, LocalRunner(), lambda entry: lines.append(str(entry)))
     (epochs,) = (rows for name, rows in outcome.metrics.items() if not name.startswith("evaluator"))
     (checkpoints,) = (folder / "checkpoints").iterdir()
     return SimpleNamespace(epochs=epochs, model=folder / "model", checkpoints=str(checkpoints), lines=lines)
