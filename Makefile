@@ -9,7 +9,7 @@ PACKAGES := components trainers storage cluster_api processes library reports pi
 TYPED := $(PACKAGES) examples
 DISTRIBUTION ?= {"distribution_type":"TF","number_of_workers":3,"number_of_parameter_servers":0}
 
-.PHONY: demo test environments test-cluster test-cluster-mpi lint types specs bench bench-ways bench-logs bench-overview bench-tables bench-large bench-checkpoints bench-feeding bench-export
+.PHONY: demo check test environments debian-packages test-cluster test-cluster-mpi lint types specs bench bench-ways bench-logs bench-overview bench-tables bench-large bench-checkpoints bench-feeding bench-export
 .PHONY: bench-cluster bench-generations soak cluster-named images image-name docs docs-serve screenshots release clean
 
 # BUILD is the command that builds an image, without the name at its end. FIND succeeds if an image of the name that is
@@ -39,10 +39,27 @@ FOLDER ?= kfp-distributed-run
 demo: $(STAMP)  ## prepares data, trains with three processes, evaluates and exports; prints the paths of the results
 	@$(BIN)/python -m kfp_distributed.pipelines.demo --distribution '$(DISTRIBUTION)' --folder '$(FOLDER)'
 
-test: $(STAMP) lint types  ## runs lint, types and all tests that need no cluster
-	$(BIN)/python -m pytest -m 'not cluster' $(FILE_BY_FILE)
+# .ci/run sets it to a program that runs failed tests once more.
+PYTEST ?= $(BIN)/python -m pytest
 
-environments: $(STAMP)  ## creates the Python environments of Horovod, PyTorch and some tests, once; prints why one cannot be created
+test: $(STAMP) lint types  ## runs lint, types and all tests that need no cluster
+	$(PYTEST) -m 'not cluster' $(FILE_BY_FILE)
+
+# Debian's PyTorch has half a gigabyte, a fourteenth of pip's. It computes many times slower without OpenBLAS. Horovod is
+# compiled against the headers. Tests open the reports and the documentation in chromium.
+DEBIAN_PACKAGES = python3-torch python3-numpy python3-venv libopenblas0-pthread libtorch-dev pybind11-dev \
+	libprotobuf-dev chromium
+INSTALL = apt-get -qq update && apt-get -qq install --no-install-recommends $(DEBIAN_PACKAGES)
+
+debian-packages:
+	@dpkg --status $(DEBIAN_PACKAGES) >/dev/null 2>&1 && exit; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo 'Installing $(DEBIAN_PACKAGES)'; \
+		for attempt in 1 2; do ($(INSTALL)) >/dev/null && exit; done; \
+	fi; \
+	echo 'Packages of Debian are missing, so some tests are skipped. Run as root: $(INSTALL)'
+
+environments: $(STAMP) debian-packages  ## creates the Python environments of Horovod, PyTorch and some tests, once; prints why one cannot be created
 	@for name in horovod pytorch horovod-pytorch; do $(BIN)/python images/environment.py $$name \
 		|| echo 'Its tests are skipped.'; done
 	@for name in steps kfp-oldest kfp-2.0 mlflow transformers torch2; do $(BIN)/python tests/environments.py $$name || echo 'Its tests are skipped.'; done
@@ -59,11 +76,11 @@ IN_PARALLEL = -n 5 --maxschedchunk 1
 FILE_BY_FILE = -n 3 --dist loadfile --no-loadscope-reorder
 
 test-cluster: cluster-named $(STAMP)  ## runs the tests that need a Kubernetes cluster, on that of KUBECONFIG
-	$(BIN)/python -m pytest tests/cluster -m 'not alone' $(IN_PARALLEL)
-	$(BIN)/python -m pytest tests/cluster/test_alone.py
+	$(PYTEST) tests/cluster -m 'not alone' $(IN_PARALLEL)
+	$(PYTEST) tests/cluster/test_alone.py
 
 test-cluster-mpi: cluster-named $(STAMP)  ## runs the cluster tests of MPIJob, in the version that the cluster serves: v1 or v2beta1
-	$(BIN)/python -m pytest tests/cluster -m mpi $(IN_PARALLEL)
+	$(PYTEST) tests/cluster -m mpi $(IN_PARALLEL)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

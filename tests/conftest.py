@@ -1,5 +1,6 @@
 """Import paths, plugins and the order of all tests."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -13,7 +14,7 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmarks" / "stub"))
 # The folder of the examples.
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
 
-from environments import chromium, hide_environments
+from environments import MISSING, chromium, hide_environments
 from playwright.sync_api import sync_playwright
 
 # By default, an example that takes more than 200 ms fails. On a busy machine any example may.
@@ -42,6 +43,17 @@ def pytest_collection_modifyitems(config, items):
     """Start the longest tests first if tests run in parallel, so that all workers end at about the same time."""
     if hasattr(config, "workerinput"):
         items.sort(key=_seconds, reverse=True)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say how many tests were skipped because the machine lacks what they need, and which command installs it."""
+    reasons = [report.longrepr[2] for report in terminalreporter.stats.get("skipped", ()) if len(report.longrepr) == 3]
+    names = [match[1] for reason in reasons if (match := re.match(MISSING, reason))]
+    if names:
+        terminalreporter.write_line(
+            f"{len(names)} tests were skipped, because this machine lacks {', '.join(sorted(set(names)))}. "
+            "To run them, run once: make environments"
+        )
 
 
 def _seconds(item: pytest.Item) -> int:

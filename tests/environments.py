@@ -32,6 +32,9 @@ _spec.loader.exec_module(_images)
 # pip fails if a large download breaks off.
 _ATTEMPTS = 3
 
+MISSING = r"(?:Skipped: )?no (\S+) on this machine: "
+"""Pattern of the reason of a test that is skipped because the machine lacks an environment or a program."""
+
 # Variables of pytest and its workers: the cache folder of this machine, and the Pythons that its user has set.
 _CACHE = "TESTS_CACHE_FOLDER"
 _PREFIX = "TESTS_"
