@@ -45,6 +45,9 @@ PYTEST ?= $(BIN)/python -m pytest
 test: $(STAMP) lint types  ## runs lint, types and all tests that need no cluster
 	$(PYTEST) -m 'not cluster' $(FILE_BY_FILE)
 
+check: $(STAMP) lint types  ## runs lint, types and the tests that start no training, for before each commit
+	$(PYTEST) -m 'not cluster and not takes' -n 2 --dist loadfile tests/train tests/evaluate tests/reports tests/cli tests/docs
+
 # Debian's PyTorch has half a gigabyte, a fourteenth of pip's. It computes many times slower without OpenBLAS. Horovod is
 # compiled against the headers. Tests open the reports and the documentation in chromium.
 DEBIAN_PACKAGES = python3-torch python3-numpy python3-venv libopenblas0-pthread libtorch-dev pybind11-dev \
