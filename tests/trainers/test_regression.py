@@ -16,7 +16,7 @@ from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.storage.dataset import Column, Label
 
-pytestmark = pytest.mark.takes(40)
+pytestmark = pytest.mark.takes(37)
 
 COLUMNS = [
     Column("size", "number", "float32", mean=500.0, std=100.0, fill=480.0),
@@ -103,7 +103,6 @@ def test_a_number_is_learned_and_saved_in_its_own_unit(data, alone, trainer):
         ("keras_classifier", {}, 1.7e9, 15.0),
         ("torch_classifier", {"distribution_type": "PyTorch", "number_of_workers": 1}, 1.7e9, 15.0),
         ("keras_horovod", {"distribution_type": "MPI", "number_of_workers": 1}, 1.7e9, 15.0),
-        ("torch_horovod", {"distribution_type": "MPI", "number_of_workers": 1}, 1.7e9, 15.0),
         ("keras_classifier", {}, 2e-49, 1e-49),
         ("torch_classifier", {}, 2e-49, 1e-49),
     ],
