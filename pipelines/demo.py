@@ -24,8 +24,8 @@ from kfp_distributed.pipelines.train_and_export import DIGITS_DISTRIBUTION
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, read_batches
 from kfp_distributed.trainers.program import TRAINERS
 
-# Three times the batch and the learning rate of the trainers. With three workers, a third as many updates take a third of
-# the time, since each one costs 50 ms on two cores.
+# Three times the batch and the learning rate of the trainers. An update of three workers costs 50 ms on two cores, so a
+# third as many updates take a third of the time.
 _BATCH = {"batch_size": 96, "learning_rate": 3e-3}
 _NEXT = """make demo DISTRIBUTION='{"distribution_type":"TF","number_of_workers":2,"number_of_parameter_servers":2}'"""
 
