@@ -51,7 +51,7 @@ class Exporters:
         if process:
             return process, result
         try:
-            time.sleep(max(0.0, begin - time.time()))
+            time.sleep(max(0.0, begin - time.time()))  # All processes begin together.
             try:
                 exported = run_export("", self.uri, self.name, self.bucket, version, {}, Manifest(self.folder))
                 text = {"version": exported.version}
@@ -101,7 +101,7 @@ def kill_exporters(exporters, store, count, chance):
     before = state_of(store, exporters.name)
     for _ in range(count):
         process, _ = exporters.start()
-        time.sleep(chance.uniform(0, span))
+        time.sleep(chance.uniform(0, span))  # The random moment.
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
         after = state_of(store, exporters.name)
@@ -112,7 +112,7 @@ def kill_exporters(exporters, store, count, chance):
         before = after
         # An export takes longer on a busy machine. Steps of these sizes let about a quarter of the exports end first.
         span *= 0.75 if state == "complete" else 1.1
-    time.sleep(LEASE_SECONDS + 2)
+    time.sleep(LEASE_SECONDS + 2)  # The claims of the killed processes expire.
     assert "version" in exporters.finish(exporters.start())
     return {"seen": seen, "leftovers": leftovers(store, exporters.name), "span": span}
 
@@ -127,7 +127,7 @@ def kill_deletions(exporters, store, count, chance):
             with suppress(VersionRefused):
                 delete_version(open_store(store.uri), name, version)  # A connection is not shared.
             os._exit(0)
-        time.sleep(chance.uniform(0, span))
+        time.sleep(chance.uniform(0, span))  # The random moment.
         if chance.random() < 0.6:
             os.kill(process, signal.SIGKILL)
         else:
@@ -144,7 +144,7 @@ def kill_deletions(exporters, store, count, chance):
         # A deletion takes longer on a busy machine, as an export does.
         span *= 0.75 if state == "deleted" else 1.1
         remove_alias_if_set(store, name)
-    time.sleep(LEASE_SECONDS + 2)
+    time.sleep(LEASE_SECONDS + 2)  # The claims of the killed processes expire.
     newest = exporters.finish(exporters.start())["version"]
     assert newest == count + 1, "a number was used again"
     return {"seen": seen, "states": state_of(store, name)}

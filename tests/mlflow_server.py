@@ -68,7 +68,7 @@ class MlflowServer:
             },
             method=method,
         )
-        with urllib.request.urlopen(request, timeout=30) as response:
+        with urllib.request.urlopen(request, timeout=120) as response:
             text = response.read().decode()
         return json.loads(text) if response.headers.get_content_type() == "application/json" else text
 
@@ -138,7 +138,7 @@ def mlflow_server(folder: Path) -> Iterator[MlflowServer]:
         ) as process,
     ):
         server = MlflowServer(port, process)
-        until = time.monotonic() + 120
+        until = time.monotonic() + 300
         while True:
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < until, log.read_text()

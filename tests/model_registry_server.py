@@ -32,7 +32,7 @@ class ModelRegistryServer:
     def resources(self, path: str, **query: str) -> list[dict[str, Any]]:
         """Return the resources below a path of the API."""
         url = f"{self.address}/api/model_registry/v1alpha3/{path}?{urlencode({'pageSize': '100', **query})}"
-        with urllib.request.urlopen(url, timeout=30) as response:
+        with urllib.request.urlopen(url, timeout=120) as response:
             return json.load(response)["items"]
 
     def versions(self, model_name: str) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
@@ -90,7 +90,7 @@ def _postgres() -> Iterator[Path]:
 
 
 def _wait(ask: Any, process: "subprocess.Popen[str]", log: Path) -> None:
-    until = time.monotonic() + 120
+    until = time.monotonic() + 300
     while True:
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < until, log.read_text()

@@ -68,7 +68,7 @@ def kill_families(parents: Iterable[psutil.Process]) -> None:
     for process in family:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(parents, timeout=10)
+    psutil.wait_procs(parents, timeout=60)
 
 
 @contextmanager
@@ -85,6 +85,6 @@ def started(argv: list[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
     finally:
         if process.poll() is None:
             kill_families([psutil.Process(process.pid)])
-        process.wait(10)
+        process.wait(60)
         for stream in filter(None, (process.stdin, process.stdout, process.stderr)):
             stream.close()

@@ -21,7 +21,7 @@ from kfp_distributed.processes.group import ProcessGroup
 from kfp_distributed.storage.embedded import EmbeddedStore, embedded_object_store
 
 # The S3 server answers 4 s after the start on an idle machine.
-_START_SECONDS = 60
+_START_SECONDS = 120
 _PARTS = ("master", "volume", "filer", "s3")
 
 

@@ -87,7 +87,7 @@ def test_children_react_to_signals_and_end_with_a_failed_test(tmp_path):
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parent), MARKER: str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
         check=False,
     )
     assert "PASSED test_inner.py::test_children_react_to_signals_that_pytest_ignores" in process.stdout, process.stdout

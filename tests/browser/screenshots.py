@@ -52,7 +52,7 @@ def fit(train_dir: str, model_dir: str, metrics_dir: str, marker: str, epochs: i
     memory = []
     for epoch in range(1, epochs + 1):
         memory.append(bytearray(int(4e6)))
-        time.sleep(0.7)
+        time.sleep(0.7)  # An epoch takes long enough for several samples in a training.
         loss = 2.2 * math.exp(-epoch / 18) + 0.05 * random()
         metrics = {"loss": loss, "val_loss": loss + 0.1 + 0.3 * random() * epoch / epochs}
         if index == 0:

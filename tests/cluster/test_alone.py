@@ -53,7 +53,7 @@ def assert_that_the_operator_runs_pytorchjobs(objects, namespace: str) -> None:
     objects.delete_namespaced_custom_object(*path, "probe")
 
 
-def wait_until(condition, message: str, seconds: float = 180) -> None:
+def wait_until(condition, message: str, seconds: float = 400) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, message

@@ -34,7 +34,7 @@ def inject_for(proxy, fault, seconds: float) -> None:
 
 def cut_streams(proxy) -> None:
     for _ in range(8):
-        time.sleep(2)
+        time.sleep(2)  # The step opens its streams again.
         assert proxy.cut_streams()
 
 
@@ -70,10 +70,10 @@ def test_a_training_survives_every_fault_of_the_api_server(proxies, start):
     def check(name: str) -> None:
         proxy, step = steps[name]
         for worker in (0, 1):
-            step.wait_for(rf"\[worker-{worker}\] row 10$", 200)
+            step.wait_for(rf"\[worker-{worker}\] row 10$", 300)
         FAULTS[name](proxy)
         assert proxy.requests or name.startswith("cuts"), f"{name}: no request during the fault"
-        verdict = step.verdict(200)
+        verdict = step.verdict(400)
         assert verdict["succeeded"], f"{name}:\n{step.log}"
         for worker in (0, 1):
             lines = [text for _, text in step.lines if text.startswith(f"[worker-{worker}] row ")]
@@ -92,7 +92,7 @@ def test_a_training_survives_an_outage_of_the_api_server_longer_than_launcher_lo
     step = start(program, {**TF, "launcher_lost_timeout": 60}, environment=environment)
     step.wait_for(r"\[worker-0\] begun")
     inject_for(proxy, "unreachable", 85)
-    verdict = step.verdict(200)
+    verdict = step.verdict(400)
     assert verdict["succeeded"], step.log
     assert "restart" not in step.log
     assert "[worker-0] done" in step.log
@@ -105,7 +105,7 @@ def test_a_step_is_refused_if_the_api_server_is_unreachable_for_a_minute(proxies
     with proxy.inject("unreachable"):
         start_time = time.monotonic()
         cause = failed(start(function(""), TF, environment=environment))
-        assert 50 < time.monotonic() - start_time < 120
+        assert 50 < time.monotonic() - start_time < 400
     assert re.match(r"refused: the API server http://127\.0\.0\.1:\d+ ", cause)
 
 
@@ -116,10 +116,10 @@ def test_a_step_that_is_cancelled_while_the_api_server_is_unreachable_deletes_it
     step.wait_for(r"\[worker-0\] begun")
     with proxy.inject("unreachable"):
         step.process.send_signal(signal.SIGTERM)
-        time.sleep(10)
+        time.sleep(10)  # The step retries the DELETE meanwhile.
         assert step.process.poll() is None
         assert left_behind(step, 0) != []
-    step.process.wait(30)
+    step.process.wait(120)
     assert left_behind(step) == []
 
 
@@ -154,12 +154,12 @@ def test_a_step_that_is_cancelled_while_it_creates_its_job_leaves_nothing(proxie
         if re.match(moment, request) and not cancelled.is_set():
             cancelled.set()
             steps[0].process.send_signal(signal.SIGTERM)
-            time.sleep(0.3)
+            time.sleep(0.3)  # The signal arrives before the response.
 
     proxy.watch = cancel
     steps.append(start(function("import time\ntime.sleep(300)"), TF, environment=environment))
-    steps[0].process.wait(60)
+    steps[0].process.wait(200)
     assert cancelled.is_set(), steps[0].log
     # The server may still execute a request. A pod whose program is just starting takes 30 s to end.
     time.sleep(2)
-    assert left_behind(steps[0], 45) == []
+    assert left_behind(steps[0], 120) == []

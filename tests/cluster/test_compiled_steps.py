@@ -330,7 +330,7 @@ def test_the_owner_of_a_job_is_the_pod_that_follows_it(
         [("Pod", second.metadata.uid)],
     )
     delete_pod(api, first)
-    time.sleep(5)
+    time.sleep(5)  # The garbage collector would delete the job meanwhile.
     assert job_of(step)["metadata"]["uid"] == job["metadata"]["uid"]
 
     kill_step(api, second)

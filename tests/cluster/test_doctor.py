@@ -69,7 +69,7 @@ def levels_of(output):
 
 def doctor_with_retries(namespace, *options):
     """Run `doctor` until it succeeds, because the API server applies new roles with a short delay."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while (result := doctor(namespace, *options))[0] and time.monotonic() < deadline:
         time.sleep(0.5)
     return result
@@ -154,7 +154,7 @@ def test_the_permissions_for_a_required_trainer_are_granted_by_the_fix(api, empt
 
 def output_with(text, namespace, *options):
     """Run `doctor` until its output has a text, because the API server applies new roles with a short delay."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while text not in (output := doctor(namespace, *options)[2]):
         assert time.monotonic() < deadline, output
         time.sleep(0.5)

@@ -19,4 +19,4 @@ def marked_blocks(page: str) -> list[CodeBlock]:
 def test_commands_that_are_marked_run_on_a_cluster(page):
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     for block in marked_blocks(page):
-        subprocess.run(["bash", "-euo", "pipefail", "-c", block.code], env=environment, check=True, timeout=120)
+        subprocess.run(["bash", "-euo", "pipefail", "-c", block.code], env=environment, check=True, timeout=400)

@@ -121,7 +121,7 @@ def test_an_elastic_training_with_fewer_than_min_workers_fails(start, api, mpi_n
     step = start(program, keys, {"epochs": 2000}, namespace=mpi_namespace)
     step.wait_for(r"\] epoch 3/", 500)
     api.delete_namespaced_pod(f"{step.name}-worker-1", mpi_namespace, grace_period_seconds=0)
-    verdict = step.verdict(90)
+    verdict = step.verdict(300)
     assert not verdict["succeeded"], step.log
     assert "1 workers are left, which is fewer than min_workers=2" in verdict["cause"]
     assert "as a process of worker-1 did" in verdict["cause"]

@@ -203,7 +203,7 @@ def test_an_account_can_only_grant_its_own_permissions(account, namespace, monke
 
     def install_until(text):
         """Retry until the output contains a text, because the API server applies new permissions with a delay."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while text not in (output := CliRunner().invoke(main, ["install"]).output) and time.monotonic() < deadline:
             time.sleep(0.5)
         return output
@@ -246,7 +246,7 @@ def test_the_permissions_of_the_role_suffice_to_import_the_library(account, name
     command = f"run kfp-distributed install --namespace {namespace} --service-account pipeline-runner"
     assert refused.stderr.rstrip().endswith(command)
     run("install", "--namespace", namespace)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while "forbidden" in (result := step()).stderr and time.monotonic() < deadline:
         time.sleep(0.5)
     assert result.stdout.endswith("/kfp_distributed/library/content.py\n"), result.stderr

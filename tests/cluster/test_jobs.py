@@ -130,7 +130,7 @@ def test_a_training_is_listed_watched_and_cancelled(training):
             wait_for(process, pattern)
             process.send_signal(signal.SIGINT)
             last = process.stdout.read().splitlines()[-1:]
-            assert process.wait(10) == 130
+            assert process.wait(120) == 130
     again = f"kfp-distributed watch {step.name} --namespace {step.namespace}"
     assert last == [f"Stopped watching. {step.name} continues; to watch it again: {again}"]
     step.wait_for(r"\[worker-0\] epoch ", after=len(step.lines))
@@ -177,7 +177,7 @@ def test_watch_ends_with_the_training(training, code, outcome):
             text += _plain(block.decode(errors="replace"))
         end(step, code)
         text += _plain(process.stdout.read())
-        assert process.wait(60) == (1 if code else 0), text
+        assert process.wait(120) == (1 if code else 0), text
     lines = [line for line in text.splitlines() if line.strip()]
     assert lines[-1] == f"{step.kind} {step.namespace}/{step.name} {outcome}."
     if code:

@@ -202,7 +202,7 @@ def test_a_suspended_job_is_queued_until_it_is_resumed(start, distribution, plur
     core, selector = client.CoreV1Api(), f"kfp-distributed/job={step.name}"
     while core.list_namespaced_pod(step.namespace, label_selector=selector).items:
         time.sleep(1)
-    time.sleep(3)
+    time.sleep(3)  # The job stays queued for at least as long, see below.
     custom.patch_namespaced_custom_object(group, version, step.namespace, kind, step.name, suspend(False))
     verdict = step.verdict()
     assert verdict["succeeded"], step.log

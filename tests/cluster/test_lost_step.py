@@ -52,7 +52,7 @@ def test_jobs_of_lost_steps_end_and_the_job_of_a_retried_step_continues(start, o
         step.process.kill()
         step.process.wait()
     killed = time.monotonic()
-    time.sleep(20)
+    time.sleep(20)  # The retry comes later than the loss, and before launcher_lost_timeout.
     with ThreadPoolExecutor(1) as pool:
         result = pool.submit(check_that_its_job_succeeds, start_retried_step(**same_step(retried)))
         check_that_their_jobs_end(api, steps, killed)
@@ -94,7 +94,7 @@ def check_that_retries_create_new_jobs(steps: dict, start_again) -> None:
         assert job_of(step)["metadata"]["uid"] != lost[kind]
         step.process.terminate()
     for step in retries.values():
-        step.process.wait(60)
+        step.process.wait(120)
         # The garbage collector may have to delete a launcher that its operator has created during the deletion.
         assert left_behind(step, 120) == []
 

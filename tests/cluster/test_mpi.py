@@ -74,7 +74,7 @@ def test_a_launcher_waits_for_its_workers(start_ranks, device):
     step = start_ranks("", restart_limit=0, worker_gpus=1, gpu_resource=device.name)
     for worker in (0, 1):
         step.wait_for(f"worker-{worker}: waiting .*Insufficient")
-    time.sleep(10)
+    time.sleep(10)  # The launcher would fail within seconds.
     assert "launcher-0: failed" not in step.log
     device("2")
     assert step.verdict()["succeeded"], step.log

@@ -41,7 +41,7 @@ def account(api, namespace):
         configuration.cert_file = configuration.key_file = None
         configuration.api_key = {"authorization": f"Bearer {token}"}
         session = ClusterApi(configuration, namespace)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while missing := missing_permissions(session, permissions):  # The API server applies new Roles with a delay.
             assert time.monotonic() < deadline, missing
         return session

@@ -180,7 +180,7 @@ def test_list_and_watch_by_resource_name_require_a_field_selector(account, api):
         list(events())
 
 
-def _wait(condition: Callable[[], bool], seconds: float = 30) -> None:
+def _wait(condition: Callable[[], bool], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"the condition is not true after {seconds} s"

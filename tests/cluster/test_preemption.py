@@ -67,7 +67,7 @@ def test_a_preempted_replica_is_no_failure(start, api, open_namespace, distribut
     leader = {"PyTorch": "master-0"}.get(keys.get("distribution_type"), "worker-0")
     for name in {leader, replica}:
         step.wait_for(rf"\[{name}\] starts 10$")
-    time.sleep(8)
+    time.sleep(8)  # The checkpoint is uploaded in the background, two looks of 2 s after it was written.
     assert_resumed(step, replica, evict(api, step, step.pod_of(replica)))
     assert re.search(rf"^\[{leader}\] resumes 10$", step.log, re.MULTILINE), step.log
 
@@ -88,6 +88,6 @@ def test_a_preempted_replica_of_an_mpijob_is_no_failure(start, api, open_namespa
     step = start(program, keys, namespace=open_namespace)
     for name in ("worker-0", "worker-1"):
         step.wait_for(rf"\[{name}\] starts 10$")
-    time.sleep(8)
+    time.sleep(8)  # The checkpoint is uploaded in the background, two looks of 2 s after it was written.
     assert_resumed(step, replica, evict(api, step, step.pod_of(replica)))
     assert re.search(r"^\[worker-0\] resumes 10$", step.log, re.MULTILINE), step.log

@@ -46,7 +46,7 @@ def remote(api):
         names = ("remote.yaml", "remote-object-store.yaml", "trainer.yaml", "remote-trainer.yaml")
         for option, file in [("--kustomize", DEPLOY), *(("--filename", DEPLOY / name) for name in names)]:
             subprocess.run(["kubectl", "apply", "--namespace", name, option, file], check=True)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         # The API server applies the roles with a short delay.
         while not _may_create_secrets(name):
             assert time.monotonic() < deadline
@@ -189,7 +189,7 @@ def test_a_cancelled_step_leaves_no_objects_on_the_other_cluster(start, create_s
     step = start(function(SLEEP), TF, **create_secret({**remote, **store}))
     step.wait_for(r"\[worker-0\] begun")
     os.kill(step.process.pid, signal.SIGTERM)
-    step.process.wait(30)
+    step.process.wait(120)
     assert_nothing_is_left(step, remote)
 
 

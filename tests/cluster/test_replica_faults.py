@@ -201,9 +201,9 @@ def test_a_model_is_saved_after_an_outage_of_the_object_store_at_the_end(
     step.wait_for(r"\[worker-0\] begun")
     store.disconnect()
     trained = step.wait_for(r"\[worker-0\] trained")
-    time.sleep(20)
+    time.sleep(20)  # The outage lasts longer than the upload of the model.
     store.connect()
-    verdict = step.verdict(120)
+    verdict = step.verdict(300)
     assert verdict["succeeded"], step.log
     assert step.wait_for("model saved") - trained > 15, step.log
     model = open_store(uri, credentials_from_environment(store_environment))

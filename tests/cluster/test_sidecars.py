@@ -90,7 +90,7 @@ def test_a_training_that_fails_beside_a_running_sidecar_ends_or_restarts(start_w
     permanent = [start_with_sidecar(SLEEPS, program, kind) for kind in kinds_with(operator, TF)]
     killed = start_with_sidecar(SLEEPS, function(DIES_ONCE), {**ALONE, "restart_limit": 1})
     for step in permanent:
-        failed(step, "failed with exit code 3", since="failed .exit code 3", within=30)
+        failed(step, "failed with exit code 3", since="failed .exit code 3", within=100)
     killed.wait_for("restart 1 of 1: the whole job .worker-0 failed")
     assert_succeeded(killed, 120)
     assert "[worker-0] starts again" in killed.log

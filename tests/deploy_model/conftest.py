@@ -30,7 +30,7 @@ def api(bucket):
 def deploy(api, bucket):
     """Deploy a version of the service "digits"; return its address and the lines of the log."""
 
-    def run(number, task=TASK, seconds=10.0, undo_seconds=5, **parameters):
+    def run(number, task=TASK, seconds=120.0, undo_seconds=60, **parameters):
         request = DeploymentRequest("digits", **parameters)._replace(timeout_seconds=seconds)
         source = {"kfp-distributed/run": "run-1", "kfp-distributed/task": task}
         lines = []

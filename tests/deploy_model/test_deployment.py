@@ -2,8 +2,6 @@
 
 import os
 import signal
-import threading
-import time
 
 import pytest
 from digits_deployments import KEY, changes, copies, deploy_without_end, pod_suffix, served
@@ -125,7 +123,7 @@ def test_the_deployment_of_another_step_is_not_undone(api, deploy):
 def test_what_somebody_else_has_deployed_meanwhile_stays(api, deploy):
     deploy(3)
     api.outcomes[4] = "pending"
-    threading.Timer(1, deploy_without_end, (api, 5)).start()
+    api.before = lambda request: deploy_without_end(api, 5) if served(api) == 4 else None
     with pytest.raises(DeploymentFailed) as error:
         deploy(4, task="another")
     assert "somebody else has deployed another version (run run-1)" in str(error.value)
@@ -161,11 +159,13 @@ def test_an_edit_by_hand_is_not_undone(api, deploy):
     deploy(3)
     api.outcomes[4] = "pending"
 
-    def edit():
+    def edit(request):
         stored = api.objects[KEY]
+        if served(api) == 3 or "maxReplicas" in stored["spec"]["predictor"]:
+            return
         api.put(KEY, {**stored, "spec": {"predictor": {**stored["spec"]["predictor"], "maxReplicas": 3}}})
 
-    threading.Timer(0.5, edit).start()
+    api.before = edit  # At the first request after the version was deployed.
     with pytest.raises(DeploymentFailed, match="is left as it is, because somebody has changed it meanwhile"):
         deploy(4, task="another", seconds=2)
     assert served(api) == 4
@@ -229,30 +229,45 @@ def test_broken_and_expired_watches_are_resumed(api, deploy):
     api.outcomes[3] = "pending"
     api.breaks = 3
 
-    def become_ready():
+    def become_ready(request):
+        if request != "WATCH inferenceservices" or api.breaks or not api.outcomes:
+            return
         api.outcomes.clear()
         api.expire("inferenceservices", lambda: api.react(api.objects[KEY]))
         api.expire("pods")
 
-    threading.Timer(1, become_ready).start()
+    api.before = become_ready
     assert deploy(3)[0] == ADDRESS
 
 
 def test_a_cancelled_step_undoes_its_deployment(api, deploy):
     deploy(3)
     api.outcomes[4] = "pending"
-    threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    cancelled = []
+
+    def cancel(request):
+        if served(api) == 4 and not cancelled:
+            cancelled.append(request)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    api.before = cancel
     with pytest.raises(SystemExit):
-        deploy(4, task="another", seconds=20)
+        deploy(4, task="another")
+    assert cancelled
     assert served(api) == 3
 
 
 def test_an_api_server_that_is_away_is_awaited(api, deploy):
-    api.broken = {"WATCH pods", f"GET {KEY}"}
-    threading.Timer(1.5, api.broken.clear).start()
-    begun = time.monotonic()
+    api.broken, broken = {"WATCH pods", f"GET {KEY}"}, []
+
+    def note(request):
+        broken.extend(api.broken & {request})
+        if len(broken) == 4:
+            api.broken.clear()
+
+    api.before = note
     assert deploy(3)[0] == ADDRESS
-    assert time.monotonic() - begun > 1
+    assert len(broken) == 4
 
 
 def test_the_cluster_is_checked_before(api):

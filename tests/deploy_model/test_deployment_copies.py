@@ -1,7 +1,5 @@
 """The copies that deployments make, keep and delete."""
 
-import threading
-
 import pytest
 from digits_deployments import KEY, TASK, changes, copies, deploy_without_end, pod_suffix, served, version
 
@@ -66,11 +64,12 @@ def test_the_copy_that_another_step_would_restore_is_kept(api, deploy, bucket):
     deploy(3)
     api.outcomes[4] = "pending"
 
-    def deploy_next():
-        api.set_status("digits", "ready")
-        deploy_without_end(api, 5)
+    def deploy_next(request):
+        if served(api) == 4:
+            api.set_status("digits", "ready")
+            deploy_without_end(api, 5)
 
-    threading.Timer(1, deploy_next).start()
+    api.before = deploy_next
     with pytest.raises(DeploymentFailed, match="somebody else has deployed another version"):
         deploy(4, task="another")
     assert copies(bucket) == [3, 4, 5]

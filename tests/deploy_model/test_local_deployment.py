@@ -64,7 +64,7 @@ def servers(parent=None):
 
 
 def version_at(url):
-    with urlopen(f"{url}/v1/models/flowers", timeout=10) as response:
+    with urlopen(f"{url}/v1/models/flowers", timeout=120) as response:
         (state,) = json.load(response)["model_version_status"]
     return state["version"], state["state"]
 
@@ -103,7 +103,7 @@ def test_a_version_replaces_another_one_when_it_is_ready(versions, tmp_path):
 def test_two_steps_that_deploy_one_version_get_one_server(versions):
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(deploy_locally, [DeploymentRequest("twice")] * 2, [versions[0]] * 2)
-    with urlopen(f"{first}/v1/models/twice", timeout=10) as response:
+    with urlopen(f"{first}/v1/models/twice", timeout=120) as response:
         assert response.status == 200
     assert first == second
 
@@ -161,7 +161,7 @@ def test_the_server_of_a_step_that_ends_is_ended(hanging_store):
         request, _ = hanging_store.accept()  # The server has begun to read the model.
         (server,) = [process for process in servers() if process not in before]
     with request:
-        psutil.wait_procs([server], timeout=20)
+        psutil.wait_procs([server], timeout=120)
         assert not server.is_running()
 
 
@@ -183,6 +183,6 @@ def test_a_server_ends_with_the_process_of_its_run(versions, tmp_path):
         (server,) = servers(process.pid)
         assert version_at(url) == ("1", "AVAILABLE")
         process.kill()
-        process.wait(20)
-    psutil.wait_procs([server], timeout=20)
+        process.wait(120)
+    psutil.wait_procs([server], timeout=120)
     assert not server.is_running()

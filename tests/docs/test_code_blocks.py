@@ -88,7 +88,7 @@ def test_python_runs(page, folder):
     program = folder / f"page_{Path(page).stem.replace('-', '_')}.py"
     program.write_text(as_program([block for block in blocks if not block.skipped]))
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "examples")}
-    done = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, f"{page}:\n{done.stderr}"
 
 

@@ -64,7 +64,7 @@ def outcomes(folder, page, setup, number=0):
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
         processes.append(subprocess.Popen(argv, cwd=folder / name, env=environment, stdout=subprocess.PIPE))
     try:
-        outputs = [process.communicate(timeout=100)[0] for process in processes]
+        outputs = [process.communicate(timeout=300)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()

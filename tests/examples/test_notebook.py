@@ -29,7 +29,7 @@ def jupyter(tmp_path_factory):
     """A Jupyter kernel in which all cells of the notebook have run."""
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     folder = tmp_path_factory.mktemp("notebook")
-    client = NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(folder)}})
+    client = NotebookClient(notebook, timeout=480, resources={"metadata": {"path": str(folder)}})
     with client.setup_kernel():
         for number, cell in enumerate(notebook.cells):
             client.execute_cell(cell, number)
@@ -58,7 +58,7 @@ def test_an_interrupt_ends_all_processes_of_a_training(jupyter):
 
     def interrupt_after_an_epoch() -> None:
         folder = Path(jupyter.resources["metadata"]["path"], "interrupted-run")
-        until = time.monotonic() + 120
+        until = time.monotonic() + 240
         while not list(folder.glob("artifacts/*/train/checkpoints/**/training.json")) and time.monotonic() < until:
             time.sleep(0.1)
         started.extend(process for process in kernel.children(recursive=True) if process.pid not in before)
@@ -84,7 +84,7 @@ def _run(jupyter, code):
 
 def _running(processes):
     """Return the processes that still run after half a minute."""
-    until, running = time.monotonic() + 30, processes
+    until, running = time.monotonic() + 120, processes
     while running and time.monotonic() < until:
         time.sleep(0.1)
         running = [process for process in running if _runs(process)]

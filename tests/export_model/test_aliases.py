@@ -185,7 +185,7 @@ def test_an_alias_and_a_deletion_at_once(root, store, make_model, export, round_
     results = {}
 
     def attempt(name, action, delay):
-        time.sleep(delay)
+        time.sleep(delay)  # Each round lets the two meet at another moment.
         try:
             action()
             results[name] = "done"

@@ -51,7 +51,7 @@ def serving(model, *options):
             line = next((line for line in lines if line.startswith("serving")), "")
             assert line, process.wait()
             address = urlsplit(line.split(" at ")[1].split(",")[0])
-            connection = HTTPConnection(address.netloc, timeout=60)
+            connection = HTTPConnection(address.netloc, timeout=120)
             yield connection, address.path, process
             connection.close()
         finally:
@@ -93,7 +93,7 @@ def test_an_onnx_model_is_asked_by_row_and_by_column_on_one_connection(onnx_mode
         response = connection.getresponse()
         assert (response.status, response.getheader("Connection")) == (413, "close")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 143
+        assert process.wait(120) == 143
 
 
 def test_many_clients_at_once_and_those_that_leave_disturb_nobody(onnx_model):
@@ -101,14 +101,14 @@ def test_many_clients_at_once_and_those_that_leave_disturb_nobody(onnx_model):
         place = connection.host, connection.port
 
         def answer(body):
-            other = HTTPConnection(*place, timeout=60)
+            other = HTTPConnection(*place, timeout=120)
             with closing(other):
                 return ask(other, path, body)[0]
 
         together = Barrier(100)
 
         def answer_together(body):
-            together.wait(60)
+            together.wait(120)
             return answer(body)
 
         assert set(pool.map(answer_together, [{"instances": ROWS}] * 100)) == {200}
@@ -153,7 +153,7 @@ def test_a_saved_model_is_served_from_an_object_store(tmp_path, tmp_path_factory
         )
         assert [*downloads.glob("serve-*/model")]
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(120) == 130
         assert [*downloads.glob("serve-*")] == []
 
 

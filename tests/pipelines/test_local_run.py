@@ -65,7 +65,7 @@ def test_a_signal_leaves_neither_a_folder_nor_kfp_local_initialised(tmp_path, nu
     assert scratch.is_dir()
     process.send_signal(number)
     output = process.stdout.read()
-    assert (process.wait(30), output, scratch.exists()) == (128 + number, "None False\n", False)
+    assert (process.wait(120), output, scratch.exists()) == (128 + number, "None False\n", False)
 
 
 def test_a_local_run_in_another_thread_handles_no_signals(tmp_path):

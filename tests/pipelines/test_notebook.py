@@ -42,7 +42,7 @@ def kernel(folder, marker):
 
     def outputs(code):
         request = kc.execute(code)
-        until = time.monotonic() + 90
+        until = time.monotonic() + 300
         while time.monotonic() < until:
             try:
                 message = kc.get_iopub_msg(timeout=1)

@@ -291,7 +291,7 @@ def test_a_killed_step_leaves_no_process_and_goes_on(file, tmp_path, outputs, st
     step.send_signal(number)
     step.wait()
     assert family
-    assert psutil.wait_procs(family, 20)[1] == []
+    assert psutil.wait_procs(family, 120)[1] == []
     assert not any((tmp_path / "killed").glob("*/dataset.json"))
     assert not [*(tmp_path / "temporary").glob("prepare-data-workers-*")]
     complete = len(results(scratch))

@@ -249,7 +249,7 @@ def test_a_server_that_restarts_during_a_download(site, tmp_path, capsys):
             ]
             is_listening.set()
             is_cut.wait()
-        time.sleep(3)
+        time.sleep(3)  # Nothing listens at the port meanwhile.
         with faulty_proxy(site.url, port):
             is_complete.wait()
 

@@ -305,7 +305,7 @@ def test_an_unreachable_store_is_reported_soon(request, tmp_path, monkeypatch, h
     began = time.monotonic()
     with pytest.raises(OSError, match="AWS_ENDPOINT_URL") as caught:
         local_copy("s3://data/one.csv", tmp_path)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 50
     assert f"source s3://data/one.csv cannot be downloaded: http://{host}, bucket 'data'," in str(caught.value)
     assert cause in str(caught.value)
     assert "s3cret" not in str(caught.value)

@@ -142,7 +142,7 @@ def test_pods_leave_the_same_datasets_and_end(source, tmp_path):
     manifests, shards = here(source, tmp_path / "here")
     with ProcessGroup() as processes:
         pods = [start(processes, job, tmp_path, index) for index in range(3)]
-        assert [pod.wait(120) for pod in pods] == [0, 0, 0], (tmp_path / "pod-0.log").read_text()
+        assert [pod.wait(300) for pod in pods] == [0, 0, 0], (tmp_path / "pod-0.log").read_text()
     store = store_of(job)
     result = read_result(store, job.description.request)
     assert (result.error, result.metadata["train"]) == ("", {"rows": 16_000, "task": "classification", "classes": 3})
@@ -176,7 +176,7 @@ def test_pods_that_are_killed_are_replaced_and_go_on(source, tmp_path):
         processes.stop(["pod-0"], grace_seconds=0)
         assert read_result(store, job.description.request) is None
         leader = start(processes, job, tmp_path, 0)
-        assert (leader.wait(120), worker.wait(120)) == (0, 0), (tmp_path / "pod-0.log").read_text()
+        assert (leader.wait(300), worker.wait(300)) == (0, 0), (tmp_path / "pod-0.log").read_text()
     assert read_result(store, job.description.request).metadata["train"]["rows"] == 16_000
     log = (tmp_path / "pod-0.log").read_text()
     assert len(re.findall(r"an earlier start has completed \d+ tasks, which are not run again", log)) == 1, log
@@ -189,7 +189,7 @@ def test_wrong_data_end_all_pods_and_the_result_says_why(source, tmp_path):
     job = job_of(request_of(source))
     with ProcessGroup() as processes:
         pods = [start(processes, job, tmp_path, index) for index in range(3)]
-        assert [pod.wait(120) for pod in pods] == [1, 1, 1]
+        assert [pod.wait(300) for pod in pods] == [1, 1, 1]
     store = store_of(job)
     assert "row 20002 of rows.csv" in read_result(store, job.description.request).error
     assert [entry.key for entry in store.list()] == ["result.json"]
@@ -199,7 +199,7 @@ def test_wrong_data_end_all_pods_and_the_result_says_why(source, tmp_path):
 def test_a_pod_whose_step_is_gone_ends(source, tmp_path, monkeypatch):
     monkeypatch.setenv(LOST_SECONDS_VARIABLE, "1")
     with ProcessGroup() as processes:
-        assert start(processes, job_of(request_of(source)), tmp_path, 1).wait(60) == 1
+        assert start(processes, job_of(request_of(source)), tmp_path, 1).wait(300) == 1
 
 
 def test_the_job_is_an_indexed_job_whose_pods_restart_alone():
@@ -272,7 +272,7 @@ def test_a_worker_of_other_versions_ends(source, tmp_path):
     record = {"address": "tls://127.0.0.1:1", "certificate": "", "key": "", "versions": {**versions(), "numpy": "1.0"}}
     store_of(job).write("scheduler.json", json.dumps(record).encode())
     with ProcessGroup() as processes:
-        assert start(processes, job, tmp_path, 1).wait(60) == 1
+        assert start(processes, job, tmp_path, 1).wait(300) == 1
     assert "and not 1.0, which the scheduler has" in (tmp_path / "pod-1.log").read_text()
 
 

@@ -164,7 +164,7 @@ prepare_data(**artifacts, source=r"{source}")
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 128 + signal.SIGTERM
+    assert process.wait(120) == 128 + signal.SIGTERM
     assert (list(temporary.iterdir()), (tmp_path / "out").exists()) == ([], False)
 
 

@@ -214,7 +214,7 @@ def test_the_packages_of_a_cluster_are_not_loaded_by_an_import():
 
 
 def test_an_error_that_passes_is_no_error(kubernetes, monkeypatch):
-    monkeypatch.setattr(module, "AWAY_SECONDS", 5.0)
+    monkeypatch.setattr(module, "AWAY_SECONDS", 60.0)
     path = "/api/v1/namespaces/mine/secrets/store"
     secret, kubernetes[path] = kubernetes[path], 503
     timer = threading.Timer(0.3, kubernetes.update, [{path: secret}])

@@ -107,7 +107,7 @@ def test_retries_end_after_retry_seconds(server, caplog):
         pytest.raises(StoreAway, match=r"check AWS_ENDPOINT_URL .*Connection refused") as error,
     ):
         store.read("key")
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 120
     assert str(error.value).startswith(f"http://{endpoint}, bucket 'bucket', key 'key': ")
     assert len(caplog.records) == 2
     assert server.secret_key not in caplog.text + repr(error.getrepr())
@@ -119,7 +119,7 @@ def test_store_waits_for_a_server_that_starts_late(server, tmp_path):
     proxies = []
 
     def start_proxy_later():
-        time.sleep(1)
+        time.sleep(1)  # The first requests are refused meanwhile.
         proxies.append(faulty_proxy(server.endpoint, port=port))
         proxies[0].__enter__()
 
@@ -159,15 +159,17 @@ def test_connect_timeout(server, silent_address, monkeypatch):
 @pytest.mark.parametrize("size", [4, -1])
 def test_a_copy_may_take_longer_than_other_requests(server, store, proxy, monkeypatch, size):
     """The server answers when it has copied all bytes."""
-    monkeypatch.setattr(s3, "READ_SECONDS", 1.0)
+    monkeypatch.setattr(s3, "READ_SECONDS", 3.0)
     patient = S3Store(store.uri, store.credentials, retry_seconds=0)
     patient.write("key", b"data")
-    proxy.faults = [Fault("PUT", before=lambda: time.sleep(3))]
+    proxy.faults = [Fault("PUT", before=lambda: time.sleep(5))]  # Longer than READ_SECONDS.
     patient.copy(patient, "key", "copy", size=size)
     assert patient.read("copy") == b"data"
-    proxy.faults = [Fault("PUT", times=2, before=lambda: time.sleep(3))]
-    with pytest.raises(StoreAway, match=r"read timeout=1\.0"):
+    is_over = threading.Event()
+    proxy.faults = [Fault("PUT", times=2, before=lambda: is_over.wait(60))]
+    with pytest.raises(StoreAway, match=r"read timeout=3\.0"):
         patient.write("key", b"data")
+    is_over.set()
 
 
 def test_a_copy_without_an_answer_is_sent_four_times(server, store, proxy, monkeypatch):
@@ -176,9 +178,11 @@ def test_a_copy_without_an_answer_is_sent_four_times(server, store, proxy, monke
     patient = S3Store(store.uri, store.credentials, retry_seconds=20)
     patient.write("key", b"data")
     proxy.requests.clear()
-    proxy.faults = [Fault("PUT", times=9, before=lambda: time.sleep(1))]
+    is_over = threading.Event()
+    proxy.faults = [Fault("PUT", times=9, before=lambda: is_over.wait(60))]
     with pytest.raises(StoreAway, match=r"read timeout=0\.5"):
         patient.copy(patient, "key", "copy", size=4)
+    is_over.set()
     assert methods(proxy) == ["PUT"] * 4
 
 
@@ -187,7 +191,8 @@ def test_timeout_of_await_answer(server, silent_address):
     start = time.monotonic()
     with pytest.raises(StorageError, match=r"check AWS_ENDPOINT_URL .*timed out"):
         silent.await_answer(1)
-    assert time.monotonic() - start < 9
+    # The retries of other requests take minutes.
+    assert time.monotonic() - start < 60
 
 
 def test_await_answer_accepts_any_status(store, proxy):

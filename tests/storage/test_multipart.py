@@ -31,7 +31,7 @@ def test_after_a_broken_connection_only_the_broken_part_is_sent_again(store, pro
 
 def test_parts_of_a_file_are_sent_at_the_same_time(store, proxy, tmp_path):
     fill(tmp_path, {"big": BIG})
-    barrier = threading.Barrier(3, timeout=30)
+    barrier = threading.Barrier(3, timeout=120)
     proxy.faults = [Fault("partNumber=", times=3, before=barrier.wait)]
     sent = []
     store.upload(tmp_path / "big", "big", sent.append)

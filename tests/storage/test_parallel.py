@@ -17,24 +17,31 @@ FILES = 3 * PARALLEL_TRANSFERS
 
 @pytest.fixture
 def most(proxy):
-    """A function that returns the largest number of PUT requests that were in progress at the same time."""
-    numbers, lock, running = [0], threading.Lock(), [0]
+    """A function that calls another one, and returns the largest number of its PUT requests in progress at once."""
+    numbers, lock, running, is_full = [0], threading.Lock(), [0], threading.Event()
 
     def note():
         with lock:
             running[0] += 1
             numbers.append(running[0])
-        time.sleep(0.1)
+            if running[0] == PARALLEL_TRANSFERS:
+                is_full.set()
+        is_full.wait(60)
+        time.sleep(0.1)  # One request too many would arrive meanwhile.
         with lock:
             running[0] -= 1
 
-    proxy.faults = [Fault("PUT", times=10**6, before=note)]
-    return lambda: max(numbers)
+    def call(function):
+        proxy.faults = [Fault("PUT", times=10**6, before=note)]
+        function()
+        return max(numbers)
+
+    return call
 
 
 def test_small_files_are_sent_at_the_same_time(store, proxy, tmp_path):
     fill(tmp_path / "model", {f"{index:03}": b"x" for index in range(PARALLEL_REQUESTS)})
-    barrier = threading.Barrier(PARALLEL_REQUESTS, timeout=30)
+    barrier = threading.Barrier(PARALLEL_REQUESTS, timeout=120)
     proxy.faults = [Fault("PUT", times=PARALLEL_REQUESTS, before=barrier.wait)]
     store.upload_folder(tmp_path / "model")
     assert len(store.list()) == PARALLEL_REQUESTS
@@ -42,17 +49,19 @@ def test_small_files_are_sent_at_the_same_time(store, proxy, tmp_path):
 
 def test_larger_files_take_turns_because_each_is_held_in_memory(store, most, tmp_path):
     fill(tmp_path / "model", {f"{index:03}": bytes(2 * MIB) for index in range(FILES)})
-    store.upload_folder(tmp_path / "model")
-    assert most() == PARALLEL_TRANSFERS
+    assert most(lambda: store.upload_folder(tmp_path / "model")) == PARALLEL_TRANSFERS
 
 
 @pytest.mark.parametrize("size", [2 * MIB, -1], ids=["large", "of unknown size"])
 def test_copies_that_may_take_long_take_turns(store, most, size):
     """The server answers when a copy is done, and a request waits for an answer only so long."""
     store.write("object", b"x")
-    with ThreadPoolExecutor(FILES) as pool:
-        list(pool.map(lambda index: store.copy(store, "object", f"copy-{index}", size=size), range(FILES)))
-    assert most() == PARALLEL_TRANSFERS
+
+    def copy_all():
+        with ThreadPoolExecutor(FILES) as pool:
+            list(pool.map(lambda index: store.copy(store, "object", f"copy-{index}", size=size), range(FILES)))
+
+    assert most(copy_all) == PARALLEL_TRANSFERS
 
 
 def test_an_object_of_known_size_is_copied_by_one_request(store, proxy):

@@ -2,11 +2,13 @@
 
 import time
 from http import HTTPStatus
+from types import SimpleNamespace
 
 import pytest
 from kubernetes_api import KubernetesApi
 
-from kfp_distributed.cluster_api.client import ClusterError
+from kfp_distributed.cluster_api.client import WATCH_SECONDS, ClusterError
+from kfp_distributed.components.train.run.runners.kubernetes import gone
 from kfp_distributed.components.train.run.runners.kubernetes.gone import await_gone, until_gone
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -36,7 +38,7 @@ def when_watched(server, change):
 
 def test_an_object_that_does_not_exist_is_gone(server):
     put(server, "b")
-    assert await_gone(server.connect(), PATH, "uid", 20)
+    assert await_gone(server.connect(), PATH, "uid", 120)
     assert server.requests == ["LIST pods"]
 
 
@@ -44,7 +46,7 @@ def test_an_object_is_awaited_by_one_watch(server):
     uid = put(server, "a")
     put(server, "b")
     when_watched(server, lambda: server.delete("pods/a"))
-    assert await_gone(server.connect(), PATH, uid, 20)
+    assert await_gone(server.connect(), PATH, uid, 120)
     assert server.requests == ["LIST pods", "WATCH pods", "WATCH pods"]
     assert server.sent["pods/b"] == 0
 
@@ -57,7 +59,7 @@ def test_an_object_of_the_same_name_is_another_one(server):
         put(server, "a")
 
     server.expire("pods", replace)
-    assert await_gone(server.connect(), PATH, uid, 20)
+    assert await_gone(server.connect(), PATH, uid, 120)
 
 
 @pytest.mark.parametrize("fault", ["cut", "expired"])
@@ -72,37 +74,39 @@ def test_an_object_that_disappears_while_the_watch_is_interrupted(server, fault)
             server.delete("pods/a")
 
     when_watched(server, interrupt)
-    assert await_gone(server.connect(), PATH, uid, 20)
+    assert await_gone(server.connect(), PATH, uid, 120)
     assert [request for request in server.requests if request == "LIST pods"] == ["LIST pods"] * 2
 
 
 def test_a_watch_that_breaks_again_and_again_does_not_end_the_wait(server):
     uid, server.breaks = put(server, "a"), 3
     server.before = lambda request: server.delete("pods/a") if request == "WATCH pods" and not server.breaks else None
-    assert await_gone(server.connect(), PATH, uid, 20)
+    assert await_gone(server.connect(), PATH, uid, 120)
     assert server.requests == ["LIST pods", "WATCH pods"] * 4
 
 
 def test_watches_that_end_at_once_are_requested_less_and_less_often(server, monkeypatch):
     put(server, "a")
-    watches = []
+    pauses = []
     api = server.connect()
-    monkeypatch.setattr(api, "watch", lambda *arguments: iter(watches.append(time.monotonic()) or ()))
-    list(until_gone(api, PODS, {}, 1))
-    assert 2 <= len(watches) <= 4
+    monkeypatch.setattr(api, "watch", lambda *arguments: iter(()))
+    monkeypatch.setattr(gone, "time", SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append))
+    list(until_gone(api, PODS, {}, 20))
+    assert pauses == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 5, 5, 5])
 
 
 def test_an_object_that_remains(server):
     uid, begun = put(server, "a"), time.monotonic()
     assert not await_gone(server.connect(), PATH, uid, 0.5)
-    assert 0.5 <= time.monotonic() - begun < 5
+    # A watch without a limit of its own ends after WATCH_SECONDS.
+    assert 0.5 <= time.monotonic() - begun < WATCH_SECONDS - 5
 
 
 def test_a_refused_watch_is_raised(server):
     uid = put(server, "a")
     when_watched(server, lambda: setattr(server, "refuses", HTTPStatus.FORBIDDEN))
     with pytest.raises(ClusterError, match="Forbidden") as caught:
-        await_gone(server.connect(), PATH, uid, 20)
+        await_gone(server.connect(), PATH, uid, 120)
     assert caught.value.status == 403
 
 

@@ -49,7 +49,7 @@ class Pod:
         paths = {MOUNT: str(self.mount), CHECKED: str(self.checked), "python3": sys.executable}
         return [paths.get(word, word.replace(CHECKED, str(self.checked))) for word in words]
 
-    def run(self, command=("python3", "-m", "kfp_distributed.runtime"), timeout=30):
+    def run(self, command=("python3", "-m", "kfp_distributed.runtime"), timeout=120):
         words = self.here(checked(JOB, SETTINGS, command, str(self.message)))
         environment = {"PYTHONPATH": str(self.checked), "PATH": os.environ["PATH"]}
         return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=timeout, check=False)
@@ -137,7 +137,7 @@ def test_a_rank_waits_for_the_copy_of_its_container(pod):
     with pytest.raises(subprocess.TimeoutExpired):
         rank.wait(0.3)
     pod.run(["true"])
-    assert rank.communicate(timeout=30)[0].decode() == OUTPUT
+    assert rank.communicate(timeout=120)[0].decode() == OUTPUT
 
 
 def test_differing_keys_are_those_with_another_content():

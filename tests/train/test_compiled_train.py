@@ -29,7 +29,12 @@ def fit(model_dir, checkpoint_dir, metrics_dir, epochs: int = 3, stops_after: in
         print(f"epoch {epoch}/{epochs}")
         if epoch == stops_after and not Path(stopped).exists():
             Path(stopped).touch()
-            time.sleep(5)  # The folder is uploaded when it has not changed for some time.
+            while not any(
+                copy.read_text() == str(epoch) and copy.parent.with_suffix(".json").exists()
+                for copy in Path(stopped).parent.glob("stored/**/state")
+            ):
+                time.sleep(0.1)
+            time.sleep(1)  # The metrics are stored after the checkpoint.
             raise RuntimeError("a failure")
     Path(model_dir, "weights").write_text(str(epochs))
 """

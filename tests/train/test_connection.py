@@ -1,13 +1,14 @@
 """The connection to an API server that is away, behind a proxy, or refuses the step's requests."""
 
 import re
-import time
 from http import HTTPStatus
+from types import SimpleNamespace
 
 import pytest
 from kubernetes_api import KubernetesApi
 
 from kfp_distributed.cluster_api.client import ClusterError
+from kfp_distributed.components.train.run.runners.kubernetes import connection as module
 from kfp_distributed.components.train.run.runners.kubernetes.connection import JobConnection
 
 JOB = "tfjobs/a-job"
@@ -21,26 +22,34 @@ def api():
         yield server
 
 
-def test_one_refusal_after_an_outage_does_not_end_the_job(api):
+@pytest.fixture
+def advance(monkeypatch):
+    """A function that advances the clock of the connection by some seconds."""
+    passed = []
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 1000.0 + sum(passed)))
+    return passed.append
+
+
+def test_one_refusal_after_an_outage_does_not_end_the_job(api, advance):
     """An API server that is starting may refuse a request."""
     connection = JobConnection(api.connect(), JOB_PATH, 0.3)
     api.broken = {f"GET {JOB}"}
     assert not connection.probe()
-    time.sleep(0.4)
+    advance(0.4)
     api.broken, api.refuses = set(), HTTPStatus.UNAUTHORIZED
     assert not connection.probe()
     assert connection.refusal == ""
-    time.sleep(0.4)
+    advance(0.4)
     assert not connection.probe()
     assert re.fullmatch(r"The API server refuses .*: Unauthorized\.", connection.refusal)
 
 
-def test_a_response_resets_the_time_of_refusals(api):
+def test_a_response_resets_the_time_of_refusals(api, advance):
     connection = JobConnection(api.connect(), JOB_PATH, 0.3)
     for answer, is_answered in ((HTTPStatus.FORBIDDEN, False), (None, True), (HTTPStatus.FORBIDDEN, False)):
         api.refuses = answer
         assert connection.probe() == is_answered
-        time.sleep(0.4)
+        advance(0.4)
     assert connection.refusal == ""
 
 

@@ -267,7 +267,7 @@ def fit(checkpoint_dir, model_dir):
             Path({str(tmp_path)!r}, "once").mkdir()
         except FileExistsError:
             return
-        time.sleep(1)
+        time.sleep(1)  # The leader has begun to sleep by then.
         os.kill(os.getpid(), signal.SIGKILL)
     if not state.exists():
         state.write_text("of epoch 3")

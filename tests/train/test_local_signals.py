@@ -54,7 +54,7 @@ def test_no_process_survives_a_signal_to_the_step(tmp_path, number, code):
             wait_until_ready(step)
         assert len(marked(marker)) >= 7
         step.send_signal(number)
-        assert step.wait(timeout=60) == code
+        assert step.wait(timeout=120) == code
         assert wait_until(lambda: not marked(marker)), marked(marker)
     # After SIGKILL, the guard deletes the folder of the job.
     assert wait_until(lambda: not list(tmp_path.iterdir())), list(tmp_path.iterdir())
@@ -85,5 +85,5 @@ def test_a_step_whose_output_is_not_read_ends(tmp_path, program):
         wait_until_ready(step)
         step.stdout.close()
         # Python exits with 120 if it cannot flush its output.
-        assert step.wait(timeout=60) in (0, 1, 120)
+        assert step.wait(timeout=120) in (0, 1, 120)
         assert wait_until(lambda: not marked(marker)), marked(marker)

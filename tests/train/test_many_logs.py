@@ -58,9 +58,9 @@ def test_each_line_of_many_replicas_is_shown_once_and_in_order(cut):
 
 
 def test_a_slow_reader_loses_no_line_at_the_end_of_a_job(monkeypatch):
-    monkeypatch.setattr(last_lines, "LAST_LINES_SECONDS", 3.0)
+    monkeypatch.setattr(last_lines, "LAST_LINES_SECONDS", 8.0)
     # Shorter than handling all lines takes, and longer than handling those that wait in the queue.
-    monkeypatch.setattr(last_lines, "GONE_SECONDS", 3.0)
+    monkeypatch.setattr(last_lines, "GONE_SECONDS", 8.0)
     monkeypatch.setattr(runner, "Watcher", partial(Watcher, queued_chunks=4))
     count = 0
 
@@ -68,7 +68,7 @@ def test_a_slow_reader_loses_no_line_at_the_end_of_a_job(monkeypatch):
         nonlocal count
         count += entry.message.startswith("line ")
         if count % 2000 == 0:
-            time.sleep(0.1)
+            time.sleep(0.25)  # 40 times, so that all lines take 10 s.
 
     status, _ = follow(20_000, 4, False, show)
     assert status.ended.succeeded

@@ -73,7 +73,7 @@ def test_the_failure_of_a_deleted_pod_has_the_time_of_the_deletion(object_facts)
     before = clock()
     assert list(object_facts.update_pod(pod_of(1, deleted_at=11, **RUNNING), deleted=True)) == []
     after = clock()
-    time.sleep(0.01)
+    time.sleep(0.01)  # The clock is now later than at the deletion.
     (fact,) = object_facts.advance_time(after + 4)
     assert before <= fact.time <= after
 

@@ -183,7 +183,7 @@ def test_a_step_whose_patch_gets_no_response_goes_on_and_its_cancel_deletes_the_
     def before(request):
         if request == PATCH:
             is_patching.set()
-            assert has_stopped.wait(30)
+            assert has_stopped.wait(120)
 
     api.before = before
     runner, job = checked_runner(api)

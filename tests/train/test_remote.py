@@ -291,7 +291,7 @@ def test_a_request_that_is_refused_is_repeated_with_the_new_token_of_the_secret(
         api.call("GET", "/apis/batch/v1")
     assert (caught.value.status, own.reads) == (401, 2)
     own.values = {**own.values, "token": "renewed"}
-    time.sleep(READ_INTERVAL_SECONDS)
+    time.sleep(READ_INTERVAL_SECONDS)  # The Secret is read at most once in this interval.
     assert api.call("GET", "/apis/batch/v1") == {"resources": [{"name": "jobs"}]}
     # A stream, such as a watch, is repeated in the same way, and later requests send the new token at once.
     assert list(api.lines("/apis/batch/v1", {}, 5)) == ['{"resources": [{"name": "jobs"}]}']

@@ -65,7 +65,7 @@ def test_entries_are_stored_in_order_with_their_times(make, tmp_path, warnings):
     log = make()
     for entry in entries:
         log.add(entry)
-    log.close(10)
+    log.close(120)
     log.add(entries[0])
     read = list(read_log(open_store(str(tmp_path))))
     assert read == [
@@ -94,7 +94,7 @@ def test_a_part_is_stored_while_the_job_runs(make, tmp_path, monkeypatch):
     while not first.exists():
         assert not waits.wait(0.01)
     log.add(lines(2)[0])
-    log.close(10)
+    log.close(120)
     assert list(read_log(open_store(str(tmp_path)))) == lines(1, 2)
     assert zlib.decompress(first.read_bytes(), 31).endswith(b"line 1\n")
 
@@ -105,7 +105,7 @@ def test_a_large_part_is_stored_at_once(make, tmp_path, monkeypatch):
     entries = lines(*range(10_000))
     for entry in entries:
         log.add(entry)
-    log.close(10)
+    log.close(120)
     assert list(read_log(open_store(str(tmp_path)))) == entries
     assert len(list((tmp_path / "1").iterdir())) == 4
 
@@ -116,10 +116,10 @@ def test_parts_wait_for_a_store_that_is_away(make, tmp_path, monkeypatch, warnin
     store = AwayStore(open_store(str(tmp_path / "1")))
     log = make(store=store)
     log.add(lines(1)[0])
-    assert store.asked.wait(10)
+    assert store.asked.wait(120)
     log.add(lines(2)[0])
     store.is_away = False
-    log.close(10)
+    log.close(120)
     assert list(read_log(open_store(str(tmp_path)))) == lines(1, 2)
     assert [level for level, _ in warnings] == ["WARNING"]
     assert "no answer" in warnings[0][1]
@@ -134,7 +134,7 @@ def test_the_oldest_parts_are_dropped_if_too_many_wait(make, tmp_path, monkeypat
     for entry in entries:
         log.add(entry)
     store.is_away = False
-    log.close(10)
+    log.close(120)
     read = list(read_log(open_store(str(tmp_path))))
     kept = [entry for entry in read if entry.replica != "job"]
     gaps = [int(entry.message.split()[0]) for entry in read if entry.replica == "job"]
@@ -149,7 +149,7 @@ def test_a_store_that_never_answers_delays_the_end_no_longer_than_allowed(make, 
     log = make(store=store)
     log.add(lines(1)[0])
     log.close(0.1)
-    assert store.asked.wait(10)
+    assert store.asked.wait(120)
     assert list(read_log(open_store(str(tmp_path)))) == []
     assert warnings
 
@@ -159,8 +159,9 @@ def test_a_store_that_refuses_the_log_delays_the_end_by_one_request(make, tmp_pa
     log = make(store=AwayStore(open_store(str(tmp_path / "1"))))
     log.add(lines(1)[0])
     begun = time.monotonic()
-    log.close(20)
-    assert time.monotonic() - begun < 10
+    log.close(500)
+    # Further requests would be sent for as long as it may wait.
+    assert time.monotonic() - begun < 250
     assert [thread for thread in {*threading.enumerate()} - before if thread.name == "stored log"] == []
     assert [text.partition(":")[0] for _, text in warnings] == [
         "the log is not stored beside the checkpoints at the moment",
@@ -175,7 +176,7 @@ def test_lines_that_two_attempts_have_read_are_one(make, tmp_path):
         log = make(attempt)
         for entry in entries:
             log.add(entry)
-        log.close(10)
+        log.close(120)
     assert list(read_log(open_store(str(tmp_path)))) == [*twice[:4], *together[4:], *lines(4)]
 
 
@@ -217,7 +218,7 @@ def test_a_signal_during_the_compression_loses_no_line(make, tmp_path, monkeypat
     finally:
         monkeypatch.undo()
         signal.signal(signal.SIGTERM, before)
-    log.close(10)
+    log.close(120)
     assert 1000 < len(added) < len(entries)
     assert list(read_log(open_store(str(tmp_path)))) == entries[: len(added) + 1]
 
@@ -228,7 +229,7 @@ def test_a_part_that_cannot_be_read_hides_no_other_part(make, tmp_path, monkeypa
     entries = lines(*range(10_000))
     for entry in entries:
         log.add(entry)
-    log.close(10)
+    log.close(120)
     second = tmp_path / "1" / "00000002.gz"
     second.write_bytes(second.read_bytes()[:-100])
     read = list(read_log(open_store(str(tmp_path))))
@@ -246,7 +247,7 @@ def test_lines_that_are_lost_at_the_end_are_counted_after_an_earlier_outage_too(
     store = AwayStore(open_store(str(tmp_path / "1")))
     log = make(store=store)
     log.add(lines(1)[0])
-    assert store.asked.wait(10)
+    assert store.asked.wait(120)
     store.is_away = False
     log.add(lines(2)[0])
     waits = threading.Event()
@@ -255,6 +256,8 @@ def test_lines_that_are_lost_at_the_end_are_counted_after_an_earlier_outage_too(
     store.is_away = True
     for entry in lines(3, 4):
         log.add(entry)
+    while len(warnings) < 2:  # By then, the second outage is noted.
+        assert not waits.wait(0.01)
     log.close(0.2)
     assert warnings[-1] == ("WARNING", "the last 2 lines of the log are not stored")
     assert [text for _, text in warnings if "no answer" in text] == [warnings[0][1], warnings[1][1]]
@@ -268,5 +271,5 @@ def test_lines_of_a_second_are_one_however_two_attempts_have_read_them(make, tmp
         for start in range(0, len(stamped), at_once):
             for line in reader.feed(b"".join(stamped[start : start + at_once]), 0.0):
                 log.add(LogEntry(line.time, "INFO", "worker-0", line.text))
-        log.close(10)
+        log.close(120)
     assert [entry.message for entry in read_log(open_store(str(tmp_path)))] == [f"row {row}" for row in range(150)]

@@ -38,7 +38,7 @@ def train(model_dir, once: str):
 
     if not Path(once).exists():
         Path(once).touch()
-        time.sleep(4)  # The first sample is printed after 2 s.
+        time.sleep(8)  # The first sample is printed after 2 s, or later on a busy machine.
         os.kill(os.getpid(), signal.SIGKILL)
     Path(model_dir, "weights").touch()
 

@@ -145,17 +145,17 @@ class Replicas:
     def epochs(self, name):
         return [int(epoch) for epoch in re.findall(r"^epoch (\d+)/", self.text(name), re.MULTILINE)]
 
-    def wait(self, name, seconds=180):
+    def wait(self, name, seconds=300):
         return self.running[name].wait(timeout=seconds)
 
-    def wait_until(self, condition, seconds=60):
+    def wait_until(self, condition, seconds=120):
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
                 pytest.fail("\n".join(self.text(name) for name in self.names()))
             time.sleep(0.05)
 
-    def wait_for(self, name, text, seconds=180):
+    def wait_for(self, name, text, seconds=300):
         deadline = time.monotonic() + seconds
         while text not in self.text(name):
             if self.running[name].poll() is not None or time.monotonic() > deadline:

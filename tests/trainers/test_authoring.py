@@ -185,7 +185,7 @@ except ValueError as error:
 """
     argv = [sys.executable, "-m", "IPython", "--HistoryManager.enabled=False", "--quick", "-c", code]
     environment = {**os.environ, "IPYTHONDIR": str(tmp_path)}
-    ended = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=300)
     assert ended.stdout.splitlines()[:2] == ["function fit", "fit() uses get_ipython"], ended
 
 

@@ -12,10 +12,10 @@ import atexit, os, sys, threading, time
 from kfp_distributed.trainers.runtime.cpython_internals import run_exit_functions
 
 atexit.register(lambda: print("exit function", flush=True))
-if sys.argv[1] == "early":
-    threading.Timer(0.5, lambda: (run_exit_functions(), os._exit(0))).start()
 threading.Thread(target=time.sleep, args=(1000,)).start()
 print("end", flush=True)
+if sys.argv[1] == "early":
+    threading.Timer(0.5, lambda: (run_exit_functions(), os._exit(0))).start()
 """
 
 
@@ -36,7 +36,7 @@ def test_exit_functions_wait_for_threads():
 
 def test_exit_functions_run_despite_a_thread():
     with start("early") as process:
-        assert process.communicate(timeout=20)[0] == "end\nexit function\n"
+        assert process.communicate(timeout=120)[0] == "end\nexit function\n"
         assert process.returncode == 0
 
 

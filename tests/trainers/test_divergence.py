@@ -15,7 +15,7 @@ from kfp_distributed.trainers.divergence import end_if_diverged
 pytestmark = pytest.mark.takes(37)
 
 MPI = {"distribution_type": "MPI", "number_of_workers": 2}
-SECONDS = 240
+SECONDS = 400
 """A job takes 10 to 30 s on two idle cores. A rank that waits for another one would take minutes."""
 
 

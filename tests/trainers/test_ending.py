@@ -60,7 +60,7 @@ def leftovers(kind, names):
 )
 def test_threads_and_processes_that_outlive_their_program(parts, lines, code):
     argv = [sys.executable, "-c", PROGRAM, *parts.split()]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
     assert (done.stdout.splitlines(), done.returncode) == ([*lines, "exit function"], code)
     assert [line for line in done.stderr.splitlines() if line.endswith("for a reason")] == [
         text for part, text in (("exit", "for a reason"), ("raise", "ValueError: for a reason")) if part in parts

@@ -132,7 +132,7 @@ def test_folders_are_sent_in_the_background(folder):
     keep(folder, lambda *_: sent.set())
     threading.Thread(target=folder_uploads.flush_at_rest, daemon=True).start()
     (folder / "a").write_text("1")
-    assert sent.wait(60)
+    assert sent.wait(120)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ def run(library_archive):
             check=True,
             stdout=subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=300,
         )
         return [json.loads(line) for line in result.stdout.splitlines() if line.startswith("[")]
 
@@ -47,7 +47,7 @@ def test_horovod_orders_hosts_as_their_set(run):
 
 
 DRIVER = """
-import json, sys, time
+import json, sys
 from horovod.runner.elastic.driver import ElasticDriver
 from kfp_distributed.trainers.runtime import horovod_internals
 from kfp_distributed.trainers.runtime.horovodrun import slot_number
@@ -55,18 +55,18 @@ from kfp_distributed.trainers.runtime.horovodrun import slot_number
 if sys.argv[1] == "horovod":
     horovod_internals._driver_class = lambda fewest, slots: ElasticDriver
 driver, port = horovod_internals.start_driver(lambda: {"worker-0": 1}, 2, 3, 1, 4, slot_number)
-start, error = time.monotonic(), ""
+error = ""
 try:
     driver.resume()
 except Exception as exception:
     error = type(exception).__name__
-print(json.dumps([time.monotonic() - start >= 3, error, driver.finished()]))
+print(json.dumps([error, driver.finished()]))
 """
 
 
 @pytest.mark.parametrize(
-    ("driver", "waited_error_and_finished"),
-    [("horovod", [True, "TimeoutException", False]), ("ours", [False, "", True])],
+    ("driver", "error_and_finished"),
+    [("horovod", ["TimeoutException", False]), ("ours", ["", True])],
 )
-def test_horovod_waits_for_new_hosts_if_too_few_are_left(run, driver, waited_error_and_finished):
-    assert run(DRIVER, driver) == [waited_error_and_finished]
+def test_horovod_waits_for_new_hosts_if_too_few_are_left(run, driver, error_and_finished):
+    assert run(DRIVER, driver) == [error_and_finished]

@@ -132,7 +132,7 @@ def test_all_workers_restart_if_their_checkpoints_differ():
         argv = [sys.executable, "-c", DISAGREEMENT, str(index)]
         running.append(subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True))
     try:
-        outputs = [process.communicate(timeout=120)[0] for process in running]
+        outputs = [process.communicate(timeout=300)[0] for process in running]
     finally:
         for process in running:
             process.kill()

@@ -133,6 +133,6 @@ def test_the_evaluator_scores_the_checkpoint_before_a_damaged_one_once(folders, 
     keep(2, step=5)  # Saved within an epoch, so it is not that of epoch 2.
     time.sleep(2)  # The evaluator polls each second.
     keep(3)
-    evaluator.join(60)
+    evaluator.join(300)
     lines = [parse_progress(line) for line in capsys.readouterr().out.splitlines()]
     assert [line.epoch for line in lines if line] == [1, 3]

@@ -73,7 +73,7 @@ def proxy(store, monkeypatch):
 
 
 def test_a_replica_ends_without_a_heartbeat(proxy):
-    assert watching(URI, 1.0).wait(60)
+    assert watching(URI, 1.0).wait(120)
     assert len(proxy.requests) > 10
 
 
@@ -81,13 +81,13 @@ def test_a_replica_lives_as_long_as_the_heartbeat(store, proxy):
     direct = open_store(URI, store.credentials())
     beats = itertools.count()
     proxy.faults.append(Fault("heartbeat", times=30, before=lambda: direct.write("", b"%d" % next(beats))))
-    assert watching(URI, 1.0).wait(60)
+    assert watching(URI, 1.0).wait(120)
     assert len(proxy.requests) > 30 + 9
 
 
 def test_a_restarted_replica_counts_the_age_of_the_heartbeat(store, proxy):
     open_store(URI, store.credentials()).write("", b"%d" % (time.time() - 100))
-    assert watching(URI, 1.0).wait(60)
+    assert watching(URI, 1.0).wait(120)
     assert len(proxy.requests) < 9
 
 
@@ -95,7 +95,7 @@ FAULTS = {
     "cuts connections": Fault("heartbeat", 1000, reset=True),
     "answers 503": Fault("heartbeat", 1000, status=503),
     "refuses the account": Fault("heartbeat", 1000, status=403),
-    "says nothing": Fault("heartbeat", 1000, before=lambda: time.sleep(60)),
+    "says nothing": Fault("heartbeat", 1000, before=lambda: time.sleep(60)),  # Longer than the outage.
 }
 
 
@@ -111,12 +111,12 @@ def test_a_store_that_does_not_answer_does_not_mean_a_lost_step(store, monkeypat
             # A watcher keeps the address of its first reading.
             assert wait_until(lambda proxy=proxies[name]: len(proxy.requests) >= 2)
             proxies[name].faults.append(fault)
-        time.sleep(9)
+        time.sleep(9)  # Longer than the 5 s after which the step would be lost.
         assert [name for name, ended in watchers.items() if ended.is_set()] == []
         for proxy in proxies.values():
             proxy.faults.clear()
         # The time before the outage counts, the outage does not.
-        assert [name for name, ended in watchers.items() if not ended.wait(60)] == []
+        assert [name for name, ended in watchers.items() if not ended.wait(120)] == []
     log = capfd.readouterr().out
     lines = re.findall(r"cannot read the heartbeat of the train step, retrying: (?:StorageError|StoreAway): ", log)
     assert len(lines) == len(FAULTS)

@@ -183,7 +183,7 @@ print(json.dumps(found))
 def test_dataset_of_pytorch_continues_where_a_checkpoint_was_taken(prices, library_archive):
     command = [trainer_python("pytorch"), "-c", TORCH_PROGRAM, str(prices)]
     environment = {**os.environ, "PYTHONPATH": str(library_archive)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["epochs"] == [order(prices, 64, 1, epoch) for epoch in (0, 1)]

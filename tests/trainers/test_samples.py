@@ -137,16 +137,22 @@ def test_one_rank_prints_the_sum_of_a_replica(tmp_path, monkeypatch):
     """In a process of its own each: rank 1 stores its usage, rank 0 prints."""
     program = """
 import sys, time
+from pathlib import Path
 from kfp_distributed.storage.answers import note_answer
 from kfp_distributed.trainers.runtime import sampling
+Path(sys.argv[1]).touch()
+while not (Path("store").exists() and Path("print").exists()):
+    time.sleep(0.01)
 sampling.FIRST_SECONDS, sampling.INTERVAL_SECONDS = 0.2 if sys.argv[1] == "store" else 1, 1
 sampling.count_rows(0 if sys.argv[1] == "print" else 10)
 if sys.argv[1] == "store":
     note_answer("http://store:9000")
 sampling.count_bytes(3 << 20 if sys.argv[1] == "print" else 4 << 20)
 sampling.store_usage(1) if sys.argv[1] == "store" else sampling.print_samples([1])
-for _ in range(30):
-    time.sleep(0.1)
+begin = time.monotonic()
+for tick in range(1, 31):
+    # A process that was delayed catches up, so that the rate does not depend on other processes.
+    time.sleep(max(0, begin + 0.1 * tick - time.monotonic()))
     sampling.count_rows(100)
 """
     store, shown = (

@@ -81,7 +81,7 @@ def test_a_new_iteration_ends_the_one_before_and_keeps_the_cache(serve, digits, 
     server.close()
     threads = [thread for thread in threading.enumerate() if thread.name == "row-stream"]
     for thread in threads:
-        thread.join(10)
+        thread.join(120)
     assert [thread for thread in threads if thread.is_alive()] == []
 
 
@@ -147,7 +147,7 @@ def test_a_graph_reads_each_row_once_in_an_epoch_and_resumes(digits, tmp_path):
         check=True,
         stdout=subprocess.PIPE,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     whole, rest = json.loads(result.stdout.splitlines()[-1])
     expected = np.concatenate(windows_of(folder, 1, 2, 0, 0, 100))[:1300]

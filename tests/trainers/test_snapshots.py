@@ -50,7 +50,7 @@ def write(folder, name, text):
 
 def await_snapshots(folder, count):
     """Wait until there are so many snapshots, because they are deleted in the background."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while len(list(folder.with_name("folder-snapshots").iterdir())) != count:
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -69,7 +69,7 @@ class Sender:
 
     def __call__(self, snapshot, _):
         self.begun.set()
-        assert self.go.wait(60)
+        assert self.go.wait(120)
         snapshot.continue_upload()
         if self.errors:
             raise self.errors.pop(0)
@@ -154,7 +154,7 @@ def test_commit_does_not_wait_and_only_the_newest_waiting_one_is_sent(folder):
     keep(folder, send)
     write(folder, "a", "1")
     commit()
-    assert send.begun.wait(60)
+    assert send.begun.wait(120)
     for text in ("2", "3", "4"):
         write(folder, "a", text)
         commit()
@@ -178,7 +178,7 @@ def test_what_a_failing_store_did_not_take_is_sent_again_by_the_thread(folder, m
     keep(folder, send_and_tell)
     write(folder, "a", "1")
     commit()
-    assert sent.wait(60)
+    assert sent.wait(120)
     assert send.sent == [{"a": "1"}]
 
 
@@ -266,7 +266,7 @@ def test_the_metrics_of_a_replaced_checkpoint_go_with_it(folder, tmp_path):
         write(folder, "a", epoch)
         write(tmp_path / "metrics", "training.json", epoch)
         commit()
-        assert metrics.begun.wait(60)
+        assert metrics.begun.wait(120)
     metrics.go.set()
     assert flush()
     stored = [sent["training.json"] for sent in metrics.sent], [sent["a"] for sent in checkpoints.sent]
@@ -337,13 +337,13 @@ def test_flush_gives_up_an_older_checkpoint(folder):
     keep(folder, send, is_complete=lambda *_: False)
     write(folder, "a", "1")
     commit()
-    assert send.begun.wait(60)
+    assert send.begun.wait(120)
     write(folder, "a", "2")
     flushed = threading.Thread(target=flush)
     flushed.start()
     await_snapshots(folder, 2)
     send.go.set()
-    flushed.join(60)
+    flushed.join(120)
     assert send.sent in ([{"a": "2"}], [{"a": "1"}, {"a": "2"}])
     assert send.sent[-1] == {"a": "2"}
 
@@ -353,7 +353,7 @@ def test_a_process_that_leads_no_more_stores_nothing_of_what_waits(folder):
     keep(folder, send, is_complete=lambda *_: False)
     write(folder, "a", "1")
     commit()
-    assert send.begun.wait(60)
+    assert send.begun.wait(120)
     write(folder, "a", "2")
     commit()
     drop()

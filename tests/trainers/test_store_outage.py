@@ -212,7 +212,7 @@ def test_the_model_is_saved_when_the_object_store_is_back(make_replicas, digits,
     gate.close()
     shutil.rmtree(data)  # It may lie in the same store.
     (tmp_path / "go").touch()
-    time.sleep(3)  # By now the leader has tried.
+    time.sleep(3)  # Time for the leader to try, which fails at once.
     assert replicas.running["worker-0"].poll() is None
     gate.open()
     assert replicas.wait("worker-0") == 0, replicas.text("worker-0")

@@ -52,7 +52,7 @@ def test_pytorch_continues_from_its_checkpoint(digits, library_archive, tmp_path
         for epochs in runs:
             folders = [str(digits.folder / "train"), str(tmp_path / name), str(tmp_path / name)]
             command = [trainer_python("pytorch"), "-c", PROGRAM, *folders, str(epochs)]
-            subprocess.run(command, env=environment, check=True, timeout=60)
+            subprocess.run(command, env=environment, check=True, timeout=300)
         command = [trainer_python("pytorch"), "-c", WEIGHTS, str(tmp_path / name / "network.pt")]
         weights[name] = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert weights["resumed"] == weights["whole"]

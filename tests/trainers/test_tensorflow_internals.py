@@ -33,7 +33,7 @@ def run(library_archive):
             check=True,
             stdout=subprocess.PIPE,
             text=True,
-            timeout=180,
+            timeout=400,
         )
         return json.loads(result.stdout.splitlines()[-1])
 
@@ -72,7 +72,7 @@ iterators = [iter(records) for _ in range(80)]
 for iterator in iterators:
     next(iterator)
 del iterator
-time.sleep(2)
+time.sleep(2)  # By then, the thread that autotunes sleeps for about a second at a time.
 for thread in os.listdir("/proc/self/task"):
     os.sched_setaffinity(int(thread), {min(os.sched_getaffinity(0))})
 longest = 0
@@ -92,8 +92,12 @@ os._exit(0)
 )
 def test_destructor_of_an_iterator_waits(run, strategy, autotune, waits):
     """With autotuning, which our datasets turn off, and under a strategy, where iterators have to be kept."""
-    longest = run(sys.executable, DESTRUCTORS, strategy, autotune)
-    assert (longest > 0.9) is waits
+
+    def is_slow():
+        return run(sys.executable, DESTRUCTORS, strategy, autotune) > 0.9
+
+    # Other processes may delay a destructor, but hardly in each of three runs.
+    assert is_slow() if waits else not all(is_slow() for _ in range(3))
 
 
 NAMES = """

@@ -86,7 +86,7 @@ def train(data, name, ranks=1, program=TRAIN, **parameters):
     address = rendezvous(ranks)
     running = [start(data, name, parameters, program, **address, RANK=str(rank)) for rank in range(ranks)]
     try:
-        printed = [process.communicate(timeout=100)[0] for process in running]
+        printed = [process.communicate(timeout=300)[0] for process in running]
     finally:
         for process in running:
             process.kill()
@@ -98,7 +98,7 @@ def test_a_table_is_learned_resumed_and_saved_with_its_preprocessing(data):
     options = {"batch_size": 16, "learning_rate": 0.01, "hidden_units": [16]}
     for epochs in (2, 5):
         process = start(data, "alone", {"epochs": epochs, **options})
-        printed, _ = process.communicate(timeout=120)
+        printed, _ = process.communicate(timeout=300)
         assert process.returncode == 0, printed
     assert re.findall(r"^epoch (\d)/5 ", printed, re.MULTILINE) == ["3", "4", "5"]
     history = json.loads((data / "alone" / "metrics" / "training.json").read_text())
@@ -147,7 +147,7 @@ def test_a_resumed_training_has_the_same_network_and_the_scaling_of_its_own_data
     both = [
         start(data, "alone", {"hidden_units": [16, 3], "epochs": 4}, **address, RANK=str(rank)) for rank in range(2)
     ]
-    printed = [process.communicate(timeout=100)[0] for process in both]
+    printed = [process.communicate(timeout=300)[0] for process in both]
     assert [process.returncode for process in both] == [1, 1], printed
     assert all(re.search(r"hidden_units \[16\], now \[16, 3\]", lines) for lines in printed), printed
 
@@ -156,7 +156,7 @@ def test_a_resumed_training_has_the_same_network_and_the_scaling_of_its_own_data
     columns = [replace(COLUMNS[0], mean=600.0), *COLUMNS[1:]]
     write_dataset(data / "train", columns, arrays, labels, CLASSES, [301])
     process = start(data, "alone", {"hidden_units": [16], "epochs": 1})
-    printed, _ = process.communicate(timeout=100)
+    printed, _ = process.communicate(timeout=300)
     assert process.returncode == 0, printed
     assert "size (mean 500, now 600; std 100, now 100)" in printed
     assert "2 finished epochs and epochs is 1" in printed
@@ -182,7 +182,7 @@ def test_a_checkpoint_runs_no_code(data):
     checkpoint.parent.mkdir(parents=True)
     checkpoint.write_bytes(pickle.dumps(Intruder(proof)))
     process = start(data, "alone", {"epochs": 1})
-    printed, _ = process.communicate(timeout=120)
+    printed, _ = process.communicate(timeout=300)
     assert process.returncode == 1, printed
     assert not proof.exists()
 
@@ -222,7 +222,7 @@ def test_a_rank_ends_if_another_one_does_not_answer(data):
             assert line, before
             before += line
         running[1].send_signal(signal.SIGSTOP)
-        printed, _ = running[0].communicate(timeout=60)
+        printed, _ = running[0].communicate(timeout=300)
         assert running[0].returncode == 138, printed
     finally:
         for process in running:

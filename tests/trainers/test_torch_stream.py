@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -64,7 +65,7 @@ class Ranks:
             pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
             running.append(self.python(TRAIN, arguments, cwd=results / rank, env=environment, **pipes))
         try:
-            printed = [process.communicate(timeout=100)[0] for process in running]
+            printed = [process.communicate(timeout=300)[0] for process in running]
         finally:
             for process in running:
                 process.kill()
@@ -75,7 +76,7 @@ class Ranks:
 
     def turn_old(self, name):
         arguments = [self.folder / name / "checkpoint" / "checkpoint.pt", self.folder / "train", "512", "3"]
-        assert self.python(BEFORE_STREAMS, *arguments, env=self._environment).wait(60) == 0
+        assert self.python(BEFORE_STREAMS, *arguments, env=self._environment).wait(300) == 0
 
 
 @pytest.fixture
@@ -125,6 +126,9 @@ def test_an_outage_and_a_checkpoint_of_another_order_change_no_row(stored):
         threading.Timer(3, end).start()
 
     def end():
+        until = time.monotonic() + 120
+        while proxy.faults[0].times == 10**9 and time.monotonic() < until:
+            time.sleep(0.05)
         assert proxy.faults[0].times < 10**9, "there were requests during the outage"
         proxy.faults.clear()
         is_over.set()

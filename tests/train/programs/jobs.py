@@ -55,7 +55,7 @@ def marked(marker):
     return processes
 
 
-def wait_until(condition, seconds=30):
+def wait_until(condition, seconds=120):
     """Wait until `condition()` is true; return its last value."""
     deadline = time.monotonic() + seconds
     while not (value := condition()) and time.monotonic() < deadline:
