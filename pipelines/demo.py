@@ -24,9 +24,6 @@ from kfp_distributed.pipelines.train_and_export import DIGITS_DISTRIBUTION
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, read_batches
 from kfp_distributed.trainers.program import TRAINERS
 
-# Three times the batch and the learning rate of the trainers. An update of three workers costs 50 ms on two cores, so a
-# third as many updates take a third of the time.
-_BATCH = {"batch_size": 96, "learning_rate": 3e-3}
 _NEXT = """make demo DISTRIBUTION='{"distribution_type":"TF","number_of_workers":2,"number_of_parameter_servers":2}'"""
 
 
@@ -77,7 +74,7 @@ def _run(options: argparse.Namespace, distribution_type: str, folder: Path, cons
                 train_and_deploy(
                     distribution_specification=json.loads(options.distribution),
                     train_specification={"trainer": trainer},
-                    train_parameters={"epochs": options.epochs, **_BATCH},
+                    train_parameters={"epochs": options.epochs},
                     runner="local",
                     checkpoint_uri="s3://checkpoints",
                 )
