@@ -23,8 +23,8 @@ hypothesis.settings.load_profile("without-deadline")
 
 hide_environments()
 
-# Loaded here so that it is active even if only some of the tests run.
-pytest_plugins = ["process_hygiene"]
+# Loaded here so that they are active even if only some of the tests run.
+pytest_plugins = ["process_hygiene", "library_tests"]
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,18 @@ import yaml
 from environments import environment, oldest_kfp
 
 ROOT = Path(__file__).parents[2]
+PACKAGES = (
+    "components",
+    "trainers",
+    "storage",
+    "cluster_api",
+    "processes",
+    "library",
+    "reports",
+    "pipelines",
+    "cli",
+)
+pytestmark = pytest.mark.of_libraries(*PACKAGES)
 
 RUN = """\
 import sys
@@ -35,17 +47,7 @@ def oldest(tmp_path_factory):
     version, python = oldest_kfp(), environment("kfp-oldest")
     project = tmp_path_factory.mktemp("project") / "kfp_distributed"
     project.mkdir()
-    for package in (
-        "components",
-        "trainers",
-        "storage",
-        "cluster_api",
-        "processes",
-        "library",
-        "reports",
-        "pipelines",
-        "cli",
-    ):
+    for package in PACKAGES:
         (project / package).symlink_to(ROOT / package)
     variables = {**os.environ, "PYTHONPATH": str(project.parent), "PATH": f"{python.parent}:{os.environ['PATH']}"}
 

@@ -7,6 +7,8 @@ import threading
 
 import pytest
 
+pytestmark = pytest.mark.of_libraries
+
 PROGRAM = """
 import atexit, os, sys, threading, time
 from kfp_distributed.trainers.runtime.cpython_internals import run_exit_functions

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from environments import trainer_python
 
-pytestmark = pytest.mark.takes(20)
+pytestmark = [pytest.mark.takes(20), pytest.mark.of_libraries]
 
 
 @pytest.fixture

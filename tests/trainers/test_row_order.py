@@ -44,6 +44,7 @@ print(json.dumps([order.of_parts(5), order.of_groups(2, 9), order.of_rows(4, 20_
 """
 
 
+@pytest.mark.of_libraries
 def test_the_order_is_the_same_with_each_numpy(library_archive):
     """NumPy may change the algorithm of its permutations, but not the numbers of a bit generator."""
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 from environments import trainer_python
 
-pytestmark = pytest.mark.takes(60)
+pytestmark = [pytest.mark.takes(60), pytest.mark.of_libraries]
 
 # The rules decide by a private function, `is_allowlisted`: whether AutoGraph leaves a function as it is.
 RULES = """

@@ -9,7 +9,7 @@ from process_hygiene import started
 
 from kfp_distributed.trainers.runtime.torch_internals import TORCHRUN as VARIABLES
 
-pytestmark = pytest.mark.takes(40)
+pytestmark = [pytest.mark.takes(40), pytest.mark.of_libraries]
 
 # The destructor of the reducer of DistributedDataParallel destroys the process group and holds the interpreter lock.
 # The operation ends only when the other rank joins it, which needs the lock.
