@@ -23,7 +23,7 @@ PACKAGES = (
     "pipelines",
     "cli",
 )
-pytestmark = pytest.mark.of_libraries(*PACKAGES)
+pytestmark = pytest.mark.of_libraries(*PACKAGES, "deploy")
 
 RUN = """\
 import sys
