@@ -65,7 +65,8 @@ class _Records:
         self.records = {file: self.of(file) for file in self.tests}
         for item in marked:
             if not self.run_all and item.path not in self.named and self.records[item.path].exists():
-                self.records[item.path].touch()
+                with contextlib.suppress(OSError):
+                    self.records[item.path].touch()
                 item.add_marker(pytest.mark.skip(reason=UNCHANGED))
 
     def pytest_runtest_logreport(self, report):
@@ -152,9 +153,10 @@ def installed(cache_folder: Path) -> tuple[object, ...]:
     )
 
 
-def _environment(folder: Path) -> list[str]:
-    base = [file.read_text(encoding="utf-8") for file in folder.glob("pyvenv.cfg")]
-    return [*base, *sorted(_distributions(folder.glob("lib/python*/site-packages")))]
+def _environment(folder: Path) -> list[object]:
+    """Return when an environment was created, and the packages in its site-packages, which pip may change later."""
+    created = [file.stat().st_mtime_ns for file in folder.glob("complete")]
+    return [*created, *sorted(_distributions(folder.glob("lib/python*/site-packages")))]
 
 
 def _distributions(folders: Iterable[str | Path]) -> Iterator[str]:

@@ -57,10 +57,10 @@ def test_teardown(teardown):
     pass
 """,
     "tests/test_unmarked.py": "def test_unmarked():\n    pass\n",
-    # What is installed: a package of this Python, and an environment with a package.
+    # What is installed: a package of this Python, and an environment with a package and the time of its creation.
     "site/package-1.dist-info/METADATA": "",
     "cache/kfp-distributed/horovod-1/lib/python3.11/site-packages/package-1.dist-info/METADATA": "",
-    "cache/kfp-distributed/horovod-1/pyvenv.cfg": "version = 3.11.1\n",
+    "cache/kfp-distributed/horovod-1/complete": "",
 }
 PARALLEL = ("-p", "xdist", "-n", "3", "--dist", "loadfile")
 
