@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
@@ -41,8 +42,6 @@ _PREFIX = "TESTS_"
 
 
 def _project() -> dict:
-    import tomllib  # Not in Python 3.10.
-
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
@@ -182,7 +181,7 @@ def _look_up(name: str, find: Callable[[], Path]) -> Path:
             if _CACHE in os.environ:
                 patch.setenv("XDG_CACHE_HOME", os.environ[_CACHE])
             return find()
-    except (_images.EnvironmentUnavailableError, ModuleNotFoundError) as error:  # Python 3.10 has no tomllib.
+    except _images.EnvironmentUnavailableError as error:
         _unavailable(name, str(error))
 
 
@@ -193,5 +192,5 @@ def _unavailable(name: str, reason: str) -> NoReturn:
 if __name__ == "__main__":
     try:
         print(make_environment(sys.argv[1]))
-    except (_images.EnvironmentUnavailableError, ModuleNotFoundError, subprocess.CalledProcessError) as error:
+    except (_images.EnvironmentUnavailableError, subprocess.CalledProcessError) as error:
         sys.exit(f"no {sys.argv[1]} on this machine: {error}")
