@@ -90,7 +90,8 @@ def _skipped_ranges(code: CodeType) -> list[tuple[int, int]]:
         if instruction.opcode in jumps
     ]
     # A block of `try` has no jump, but an entry in a table.
-    return ranges + [(entry.start, entry.end) for entry in dis.Bytecode(code).exception_entries]
+    entries = dis.Bytecode(code).exception_entries  # type: ignore[attr-defined]
+    return ranges + [(entry.start, entry.end) for entry in entries]
 
 
 def _instructions(code: CodeType) -> Iterator[dis.Instruction]:
