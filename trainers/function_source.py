@@ -43,6 +43,9 @@ def read_source(function: Callable[..., object]) -> str:
     if inspect.iscoroutinefunction(function):
         raise ValueError(f"{name}() is asynchronous (async def); the job calls an ordinary function")
     try:
+        if function.__code__.co_filename == "<string>":
+            # From Python 3.13 on, inspect returns lines of the program of `python -c` for each function made by exec().
+            raise OSError
         return unindent(inspect.getsource(function))
     except (OSError, TypeError):
         raise ValueError(f"the source of {name} is not available; write the function into a file") from None
