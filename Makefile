@@ -1,6 +1,6 @@
 # A fresh machine needs `make demo` and `make test` alone. Both create the virtual environment first.
-PYTHON ?= $(shell for p in python3.12 python3.11 python3.10 python3; do \
-	$$p -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$p && break; done)
+PYTHON ?= $(shell for p in python3.12 python3.11 python3.13 python3; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$p && break; done)
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
@@ -65,7 +65,7 @@ debian-packages:
 environments: $(STAMP) debian-packages  ## creates the Python environments of Horovod, PyTorch and some tests, once; prints why one cannot be created
 	@for name in horovod pytorch horovod-pytorch; do $(BIN)/python images/environment.py $$name \
 		|| echo 'Its tests are skipped.'; done
-	@for name in steps kfp-oldest kfp-2.0 mlflow transformers torch2; do $(BIN)/python tests/environments.py $$name || echo 'Its tests are skipped.'; done
+	@for name in steps kfp-oldest kfp-2.0 mlflow transformers torch2 python3.13; do $(BIN)/python tests/environments.py $$name || echo 'Its tests are skipped.'; done
 
 cluster-named:
 	@test -n "$$KUBECONFIG$$KUBERNETES_SERVICE_HOST" || test -f ~/.kube/config \
@@ -180,7 +180,7 @@ clean:
 # tf_keras requires the package `tensorflow`. tensorflow-cpu is the same code in a fifth of the size, so tf_keras is
 # installed without its dependencies.
 $(STAMP): pyproject.toml Makefile
-	@test -n '$(PYTHON)' || { echo 'make: Python 3.10, 3.11 or 3.12 is required; set PYTHON: make PYTHON=/path/to/python3.11' >&2; exit 1; }
+	@test -n '$(PYTHON)' || { echo 'make: Python 3.11, 3.12 or 3.13 is required; set PYTHON: make PYTHON=/path/to/python3.11' >&2; exit 1; }
 	@echo 'Installing into $(VENV) with $(PYTHON) (once; a download of some 600 MB, 2.7 GB on the disk, a minute or two)'
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[local,dev,docs]'

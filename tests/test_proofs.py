@@ -10,7 +10,7 @@ import pytest
 TESTS = Path(__file__).parent
 README = (TESTS / "README.md").read_text(encoding="utf-8")
 
-PROPERTIES = 95
+PROPERTIES = 96
 """Number of rows of the tables of properties. Increase it when you add a row, and never decrease it."""
 
 NAMED_TEST = re.compile(r"`([^`:]+\.py)::(\w+)(\[[^`]+\])?`")

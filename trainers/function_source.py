@@ -11,8 +11,11 @@ from types import CodeType
 from typing import Any
 
 _FUTURE_FLAGS = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
-_OF_METHOD_CALLS = ("CACHE", "CALL", "CALL_FUNCTION", "CALL_METHOD", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL")
+_OF_METHOD_CALLS = ("CACHE", "CALL", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL")
 """Instructions that differ for `json.loads(x)` if the module of the function imports json."""
+_FIRST_LINE = "__firstlineno__"
+_OF_PLACES = (_FIRST_LINE, "__static_attributes__")
+"""What Python 3.13 and later store in each class: its line in the file, and a tuple in the random order of a set."""
 
 
 def read_source(function: Callable[..., object]) -> str:
@@ -40,6 +43,9 @@ def read_source(function: Callable[..., object]) -> str:
     if inspect.iscoroutinefunction(function):
         raise ValueError(f"{name}() is asynchronous (async def); the job calls an ordinary function")
     try:
+        if function.__code__.co_filename == "<string>":
+            # From Python 3.13 on, inspect returns lines of the program of `python -c` for each function made by exec().
+            raise OSError
         return unindent(inspect.getsource(function))
     except (OSError, TypeError):
         raise ValueError(f"the source of {name} is not available; write the function into a file") from None
@@ -110,9 +116,11 @@ def constant_key(value: object) -> Any:  # noqa: ANN401
     A code object is a constant too. Its key has what it computes, without file, line numbers and outer functions.
     """
     if isinstance(value, CodeType):
+        # The line number of a class may be equal to another constant of it. All that matter are arguments of the steps.
+        constants = tuple(filter(_is_code, value.co_consts)) if _FIRST_LINE in value.co_names else value.co_consts
         names = (value.co_name, value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars)
         counts = (value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount)
-        return CodeType, names, counts, constant_key(tuple(map(_inner_name, value.co_consts))), tuple(_steps(value))
+        return CodeType, names, counts, constant_key(tuple(map(_inner_name, constants))), tuple(_steps(value))
     if isinstance(value, (tuple, list)):
         return type(value), tuple(map(constant_key, value))
     if isinstance(value, (set, frozenset)):
@@ -122,14 +130,25 @@ def constant_key(value: object) -> Any:  # noqa: ANN401
     return type(value), repr(value)
 
 
-def _steps(code: CodeType) -> Iterator[tuple[str, object]]:
-    """Yield the instructions of code, each with its argument, without those that depend on the module's imports."""
+def _steps(code: CodeType) -> list[tuple[str, object]]:
+    """Return the instructions of code, each with its argument.
+
+    Those that depend on the module's imports, or on the place of the code in its file, are left out.
+    """
     jumps = {*dis.hasjrel, *dis.hasjabs}
+    steps: list[tuple[str, object]] = []
     for instruction in dis.get_instructions(code):
-        if instruction.opname not in _OF_METHOD_CALLS:
-            argument = instruction.argval
-            key = () if instruction.opcode in jumps or isinstance(argument, CodeType) else _inner_name(argument)
-            yield instruction.opname.replace("METHOD", "ATTR"), constant_key(key)
+        argument = instruction.argval
+        if instruction.opname == "STORE_NAME" and argument in _OF_PLACES:
+            steps.pop()  # It loads the stored value.
+        elif instruction.opname not in _OF_METHOD_CALLS:
+            key = () if instruction.opcode in jumps or _is_code(argument) else _inner_name(argument)
+            steps.append((instruction.opname.replace("METHOD", "ATTR"), constant_key(key)))
+    return steps
+
+
+def _is_code(value: object) -> bool:
+    return isinstance(value, CodeType)
 
 
 def _inner_name(value: object) -> object:

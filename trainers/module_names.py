@@ -89,8 +89,8 @@ def _skipped_ranges(code: CodeType) -> list[tuple[int, int]]:
         for instruction in dis.get_instructions(code)
         if instruction.opcode in jumps
     ]
-    # Up to Python 3.10 a block of `try` starts with a jump. Later versions have a table.
-    entries = getattr(dis.Bytecode(code), "exception_entries", ())
+    # A block of `try` has no jump, but an entry in a table.
+    entries = dis.Bytecode(code).exception_entries  # type: ignore[attr-defined]
     return ranges + [(entry.start, entry.end) for entry in entries]
 
 

@@ -1,6 +1,6 @@
 """`kfp-distributed install`."""
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Literal
 
@@ -93,7 +93,7 @@ def _install(target: Namespace, objects: list[Object], prune: timedelta | None, 
     for attempts_left in reversed(range(_ATTEMPTS)):
         changes = plan_install(objects, target.read(objects))
         if prune is not None:
-            changes += plan_prune(target.libraries(), library, datetime.now(timezone.utc), prune)
+            changes += plan_prune(target.libraries(), library, datetime.now(UTC), prune)
         try:
             target.check(changes)
             for change in changes:

@@ -1,6 +1,6 @@
 """`kfp-distributed jobs`."""
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import click
 
@@ -46,7 +46,7 @@ def command(namespace: str, ended: bool, limit: int, bucket: str) -> None:
     if not jobs:
         click.echo(f"No trainings in namespace {api.namespace}.")
         return
-    now = datetime.now(timezone.utc)
+    now = datetime.now(UTC)
     for line in format_table(JobRow._fields, job_rows(jobs, pods, now)):
         click.echo(line)
 
@@ -56,7 +56,7 @@ def _list_ended(api: ClusterApi, limit: int, bucket: str) -> None:
     try:
         store, credentials = open_pipeline_store(api, bucket, command)
         jobs, refusals = list_jobs(api)
-        existing, now = {job.name for job in jobs}, datetime.now(timezone.utc)
+        existing, now = {job.name for job in jobs}, datetime.now(UTC)
 
         def is_running(summary: TrainingSummary) -> bool:
             return summary.name in existing or alive_seconds(summary, credentials, now) is not None

@@ -1,7 +1,7 @@
 """`kfp-distributed watch`."""
 
 import sys
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import reduce
 
 import click
@@ -47,7 +47,7 @@ def command(context: click.Context, job: str, namespace: str, bucket: str) -> No
         training = existing_job(api, job)
         if training is None:
             with ended_job(api, job, bucket, "watch") as (summary, credentials):
-                lines = _describe(summary, credentials, datetime.now(timezone.utc))
+                lines = _describe(summary, credentials, datetime.now(UTC))
             click.echo("\n".join(lines))
             context.exit(int(summary.state != "succeeded"))
         status = _watch(api, training)

@@ -22,7 +22,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -253,7 +253,7 @@ def publish(store: Store, claim: Claim, source: ModelSource, description: Mappin
     manifest = {
         "model_name": claim.model_name,
         "version": claim.version,
-        "exported_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "exported_at": datetime.now(UTC).isoformat(timespec="seconds"),
         **description,
         "files": [asdict(entry) for entry in files],
     }

@@ -7,7 +7,7 @@ killed deletion leaves, the next export or deletion of the model deletes.
 
 from collections.abc import Iterable
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from kfp_distributed.components.model_versions.aliases import (
     deleted_versions,
@@ -41,7 +41,7 @@ def delete_version(store: Store, model_name: str, version: int) -> None:
         check_deletable(store, model_name, version)
         claim.check_time()
         manifest = read_complete(store, claim.target) or {}
-        store.write(deletion_record(model_name, version), datetime.now(timezone.utc).isoformat().encode())
+        store.write(deletion_record(model_name, version), datetime.now(UTC).isoformat().encode())
         keys = [entry.key for entry in store.list(claim.target)]
         # Of a complete version those of the manifest, because somebody may have added files.
         files = {entry["path"] for entry in manifest.get("files", [])}

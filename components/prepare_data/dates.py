@@ -1,6 +1,6 @@
 """Dates and times of a column as numbers (pure)."""
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +51,6 @@ def _microseconds(text: str) -> int | None:
         time = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
         return None
-    time = time if time.tzinfo else time.replace(tzinfo=timezone.utc)
-    difference = time - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    time = time if time.tzinfo else time.replace(tzinfo=UTC)
+    difference = time - datetime(1970, 1, 1, tzinfo=UTC)
     return (difference.days * 86_400 + difference.seconds) * 10**6 + difference.microseconds

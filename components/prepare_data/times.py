@@ -1,7 +1,7 @@
 """Times of the column that decides about the split, as integers in the order of the times (pure)."""
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
@@ -67,7 +67,7 @@ def time_text(key: int, kind: pa.DataType) -> str:
     if pa.types.is_timestamp(kind):
         microseconds = key // 1000 if kind == _NANOSECONDS else key
         try:
-            return str(datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=microseconds))
+            return str(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds))
         except OverflowError:  # Python has the years from 1 to 9999.
             return f"{microseconds} microseconds after 1970-01-01"
     if kind == pa.uint64():

@@ -1,6 +1,6 @@
 """What the commands show of a training's objects."""
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 from train.programs.jobs import make_job, workers
@@ -13,7 +13,7 @@ from kfp_distributed.components.train.describe.manifests.cluster_settings import
 from kfp_distributed.components.train.describe.manifests.job_objects import plan_objects
 from kfp_distributed.components.train.run.log_entry import LogEntry
 
-NOW = datetime(2026, 11, 23, 14, 5, 12, tzinfo=timezone.utc)
+NOW = datetime(2026, 11, 23, 14, 5, 12, tzinfo=UTC)
 
 
 def cluster_job(distribution, mpi_version=None, status=None, operator="training-operator", **metadata):

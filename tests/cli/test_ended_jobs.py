@@ -4,7 +4,7 @@ import base64
 import re
 import time
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 import pytest
@@ -20,8 +20,8 @@ from kfp_distributed.components.train.tell.training_summary import TrainingSumma
 from kfp_distributed.storage import embedded_object_store, open_store
 from kfp_distributed.storage.store import Store
 
-NOW = datetime(2026, 11, 23, 14, 10, 0, tzinfo=timezone.utc)
-CREATED = datetime(2026, 11, 23, 14, 0, 0, tzinfo=timezone.utc).timestamp()
+NOW = datetime(2026, 11, 23, 14, 10, 0, tzinfo=UTC)
+CREATED = datetime(2026, 11, 23, 14, 0, 0, tzinfo=UTC).timestamp()
 FAILED = TrainingSummary(
     name="tune-train-1-0123456789ab",
     type="TF",

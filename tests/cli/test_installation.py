@@ -3,7 +3,7 @@
 import base64
 import io
 import zipfile
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -169,7 +169,7 @@ def test_old_libraries_of_other_versions_are_pruned():
         library("kfp-distributed-0.2.0-b", "2026-01-20T00:00:00Z"),
         library("kfp-distributed-0.3.0-c", "2026-01-01T00:00:00Z"),
     ]
-    now = datetime(2026, 1, 31, 0, 0, 1, tzinfo=timezone.utc)
+    now = datetime(2026, 1, 31, 0, 0, 1, tzinfo=UTC)
     pruned = plan_prune(libraries, "kfp-distributed-0.3.0-c", now, timedelta(days=30))
     assert pruned == [Change("delete", libraries[0], "it was created on 2026-01-01")]
     everything = plan_prune(libraries, "kfp-distributed-0.3.0-c", now, timedelta())

@@ -43,7 +43,6 @@ with local_run(sys.argv[1], embedded_store=False):
 @pytest.fixture(scope="module")
 def oldest(tmp_path_factory):
     """The version of the oldest kfp, and a function that runs its Python with this project on the import path."""
-    pytest.importorskip("tomllib")
     version, python = oldest_kfp(), environment("kfp-oldest")
     project = tmp_path_factory.mktemp("project") / "kfp_distributed"
     project.mkdir()

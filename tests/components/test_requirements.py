@@ -3,6 +3,7 @@
 import ast
 import re
 import sys
+import tomllib
 from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def canonical(distribution):
 
 
 def test_project_declares_its_imports():
-    project = pytest.importorskip("tomllib").loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     sources = [file.read_text(encoding="utf-8") for folder in PACKAGE_FOLDERS for file in (ROOT / folder).rglob("*.py")]
     modules = set.union(*map(third_party, sources))
     assert {"certifi", "kfp", "torch", "urllib3", "yaml"} <= modules

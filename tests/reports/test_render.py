@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import bokeh
@@ -119,6 +120,7 @@ def test_a_short_table_has_no_row_of_the_total():
 
 RENDER = """
 import sys
+import tomllib
 sys.path.insert(0, sys.argv[1])
 from kfp_distributed.reports import page
 assert page.__file__.startswith(sys.argv[1]), page.__file__
@@ -142,7 +144,7 @@ def test_templates_load_from_the_unpacked_library(tmp_path):
 
 
 def test_a_wheel_contains_each_file_of_the_library():
-    setuptools = pytest.importorskip("tomllib").loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     packaged = {
         f"{package.replace('.', '/')}/{file.relative_to(folder).as_posix()}"
         for package, folder in ((name, ROOT / setuptools["package-dir"][name]) for name in setuptools["packages"])

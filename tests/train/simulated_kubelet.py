@@ -1,6 +1,6 @@
 """The log of a container as the kubelet of Kubernetes 1.34 serves it, without a cluster."""
 
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 BEGIN = datetime(2026, 1, 1)
@@ -32,7 +32,7 @@ class Connection:
         self._kubelet, self._file, self._next, self._in_line = kubelet, len(kubelet.files) - 1, 0, False
         self._since = -1
         if text := query.get("sinceTime", ""):
-            since = datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(timezone.utc)
+            since = datetime.fromisoformat(text).astimezone(UTC)
             self._since = round((since.replace(tzinfo=None) - BEGIN).total_seconds()) * 10**9
 
     def read(self):

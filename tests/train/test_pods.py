@@ -1,6 +1,6 @@
 """The state of jobs and replicas as read from Kubernetes objects."""
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import pytest
 
@@ -357,7 +357,7 @@ def at(name, second, status="True"):
     ],
 )
 def test_job_end_time(status, second):
-    assert job_end_time({"status": status}) == (second and datetime(2026, 1, 1, 9, 0, second, tzinfo=timezone.utc))
+    assert job_end_time({"status": status}) == (second and datetime(2026, 1, 1, 9, 0, second, tzinfo=UTC))
 
 
 @pytest.mark.parametrize(
@@ -371,7 +371,7 @@ def test_job_end_time(status, second):
     ],
 )
 def test_deletion_time(metadata, second):
-    expected = second and datetime(2026, 1, 1, 9, 0, second, tzinfo=timezone.utc)
+    expected = second and datetime(2026, 1, 1, 9, 0, second, tzinfo=UTC)
     assert deletion_time({"metadata": metadata}) == expected
 
 

@@ -1,6 +1,6 @@
 """The times of facts that are read long after they have happened, and of those that are read at once."""
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import reduce
 
 import pytest
@@ -34,7 +34,7 @@ NOW = CREATED + 3600
 
 def at(seconds):
     """Return the time so many seconds after the creation of the job, as objects have it."""
-    return datetime.fromtimestamp(CREATED + seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.fromtimestamp(CREATED + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @pytest.fixture

@@ -252,6 +252,39 @@ def test_a_file_that_was_edited_after_the_import_is_refused(load, tmp_path, befo
         train_specification(module.fit)
 
 
+CLASS = """
+def fit(model_dir):
+    class Sizes:
+        first, second, third = 2, 3, {third}
+
+        def __init__(self):
+            self.width, self.height, self.depth, self.length = 1, 2, 3, 4
+
+    return Sizes.third
+"""
+
+
+@pytest.mark.parametrize("lines", range(5))
+def test_a_class_in_a_function_may_be_at_any_line(load, tmp_path, lines):
+    """From Python 3.13 on a class has its line, which may be one of its other constants too."""
+    above = "# A comment.\n" * lines
+    module = load(above + CLASS.format(third=4).lstrip())
+    assert in_replica(module.fit)("") == 4
+    (tmp_path / f"{module.__name__}.py").write_text(above + CLASS.format(third=5).lstrip())
+    with pytest.raises(ValueError, match="differs from the loaded function"):
+        train_specification(module.fit)
+
+
+def test_the_code_of_a_class_may_be_from_another_process(tmp_path):
+    """Python 3.13 compiles the names of a class's attributes in the order of a set, which differs between processes."""
+    (tmp_path / "sizes.py").write_text(CLASS.format(third=4))
+    program = "import sizes, kfp_distributed.trainers as trainers; trainers.train_specification(sizes.fit)"
+    for seed in "0123":  # The first process writes the compiled module, and the others read it.
+        variables = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONDONTWRITEBYTECODE": ""}
+        subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=variables, check=True)
+    assert len([*tmp_path.rglob("sizes.*.pyc")]) == 1
+
+
 def test_a_file_that_is_no_longer_valid_is_refused(load, tmp_path):
     text = "if True:\n    def fit(model_dir):\n        return {}\n"
     module = load(text.format("'3'"))

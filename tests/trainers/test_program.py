@@ -2,6 +2,8 @@ import contextlib
 import functools
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -186,6 +188,16 @@ def test_a_function_without_a_file_is_refused():
     exec("def fit(model_dir): pass", names)
     with pytest.raises(ValueError, match="the source of fit is not available"):
         train_specification(names["fit"])
+
+
+def test_a_function_without_a_file_is_refused_in_a_program_without_a_file():
+    program = """
+from kfp_distributed.trainers import train_specification
+exec("def fit(model_dir): pass")
+train_specification(fit)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "the source of fit is not available" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import re
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from kfp_distributed.components.train.run.facts import Level
 from kfp_distributed.components.train.run.log_entry import JOB, TIME_FORMAT, LogEntry
@@ -20,7 +20,7 @@ def parse_line(line: str) -> LogEntry | None:
     if match is None:
         return None
     try:
-        moment = datetime.strptime(match["time"], TIME_FORMAT).replace(tzinfo=timezone.utc)
+        moment = datetime.strptime(match["time"], TIME_FORMAT).replace(tzinfo=UTC)
     except ValueError:  # Such as month 13.
         return None
     level: Level = match["level"]  # type: ignore[assignment]  # The pattern has these three.

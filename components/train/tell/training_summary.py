@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
 TrainingState = Literal["running", "succeeded", "failed", "cancelled"]
@@ -78,5 +78,5 @@ class TrainingSummary:
 
 def format_moment(seconds: float, fraction: bool = False) -> str:
     """Return a time in UTC as a name that sorts by time, such as "20261125T205331Z", with milliseconds on request."""
-    text = datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y%m%dT%H%M%S")
+    text = datetime.fromtimestamp(seconds, UTC).strftime("%Y%m%dT%H%M%S")
     return f"{text}{int(seconds % 1 * 1000):03d}Z" if fraction else f"{text}Z"

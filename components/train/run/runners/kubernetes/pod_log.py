@@ -2,7 +2,7 @@
 
 import re
 import sys
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from kfp_distributed.components.train.run.runners.kubernetes.shown_lines import ShownLines, Stamp
@@ -105,7 +105,7 @@ class LogReader:
         if since is None:
             return {}
         self._shown.expect_again()
-        return {"sinceTime": datetime.fromtimestamp(since, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")}
+        return {"sinceTime": datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
 
     def continues(self, beginning: bytes) -> bool | None:
         """Return whether a response with `sinceTime` is from the file that was read before.
@@ -175,8 +175,7 @@ class LogReader:
         second, fraction, zone = match.groups()
         if self._second_text != (second, zone):
             self._second_text = second, zone
-            text = (second + zone).decode().replace("Z", "+00:00")
-            self._second = int(datetime.fromisoformat(text).timestamp())
+            self._second = int(datetime.fromisoformat((second + zone).decode()).timestamp())
         return self._second, fraction
 
     def _read(self, piece: bytes, is_end: bool, now: float) -> None:

@@ -15,8 +15,7 @@ clock."""
 
 def parse_time(text: str) -> datetime:
     """Return the time in a field of an object, such as "2026-01-01T00:00:00Z", with or without fraction."""
-    # fromisoformat() of Python 3.10 does not accept "Z".
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return datetime.fromisoformat(text)
 
 
 def seconds_of(text: str | None) -> float | None:
