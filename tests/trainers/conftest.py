@@ -125,8 +125,10 @@ class Replicas:
     def start(self, name):
         cwd, (role, _, index) = self.folder / name, name.partition("-")
         cwd.mkdir(exist_ok=True)
-        job_file = self.folder / "job.json"
-        job_file.write_text(self.job.to_json())
+        job_file, text = self.folder / "job.json", self.job.to_json()
+        # A replica that runs may be reading the file.
+        if not job_file.exists() or job_file.read_text() != text:
+            job_file.write_text(text)
         environment = {**os.environ, **self.environment, "KFP_DISTRIBUTED_JOB": str(job_file)}
         environment["KFP_DISTRIBUTED_REPLICA"] = name
         if len(self.names()) > 1:

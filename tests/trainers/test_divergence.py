@@ -19,6 +19,8 @@ SECONDS = 400
 """A job takes 10 to 30 s on two idle cores. A rank that waits for another one would take minutes."""
 
 
+# The shortest training of each trainer and distribution type.
+@pytest.mark.command_line
 @pytest.mark.parametrize(
     ("trainer", "distribution"),
     [

@@ -1,0 +1,103 @@
+"""Lets tests start replicas without importing their framework anew: a server for each Python forks them.
+
+A plugin of pytest. A test that asks for real command lines is marked `command_line`.
+"""
+
+import fcntl
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
+from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
+from kfp_distributed.processes import ProcessGroup
+
+ENTRY = ["-m", "kfp_distributed.trainers.runtime.entry"]
+_HERE = Path(__file__).parent
+_start = ProcessGroup.start
+_FOLDER = "TESTS_FORKED_REPLICAS"
+"""Variable with the folder of the servers' sockets. The workers of a run share them."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Create the folder of the servers before the workers start."""
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.TemporaryDirectory(prefix="replicas-")
+        config.add_cleanup(folder.cleanup)
+        os.environ[_FOLDER] = folder.name
+        os.environ[_FOLDER + "_OWNER"] = str(os.getpid())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Fork the replicas of a test, those of its fixtures included, unless it is marked."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not any(map(item.get_closest_marker, ("command_line", "cluster"))):
+            patch.setattr(ProcessGroup, "start", _start_forked)
+        return (yield)
+
+
+def _start_forked(group: ProcessGroup, name: str, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start a child process as ProcessGroup.start does. A replica in its command line is forked."""
+    words = list(argv)
+    for index in range(1, len(words) - 1):
+        python = words[index - 1]
+        if words[index : index + 2] == ENTRY and _starts_plainly(python, options.get("env") or os.environ):
+            client = [sys.executable, "-I", "-S", str(_HERE / "client.py"), server_of(python)]
+            words[index - 1 : index] = [*client, python]
+            break
+    return _start(group, name, words, **options)
+
+
+def _starts_plainly(python: str, environment: Mapping[str, str]) -> bool:
+    """Return whether Python starts without a script that sets its environment, or a sitecustomize that changes it."""
+    program = shutil.which(python, path=environment.get("PATH"))
+    if not program:
+        return False
+    with Path(program).open("rb") as file:
+        if file.read(2) == b"#!":
+            return False
+    folders = environment.get("PYTHONPATH", "").split(os.pathsep)
+    return not any(Path(folder, "sitecustomize.py").exists() for folder in folders if folder)
+
+
+def server_of(python: str) -> str:
+    """Return the socket of the server of a Python. The first call starts the server."""
+    folder = Path(os.environ[_FOLDER])
+    name = sha256(python.encode()).hexdigest()[:8]
+    address, log = str(folder / name), folder / f"{name}.log"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if log.exists():
+            return address
+        archive = folder / ARCHIVE_KEY
+        if not archive.exists():
+            archive.write_bytes(make_archive(read_library(REPLICA_PACKAGES)))
+        environment = {**os.environ, "PYTHONPATH": str(archive), "OMP_NUM_THREADS": "1"}
+        # The server inherits the socket, so that a client can connect at once. It is no child of this process, which
+        # may kill its children after a test.
+        with closing(socket.socket(socket.AF_UNIX)) as listener, log.open("wb") as output:
+            listener.bind(address)
+            listener.listen(100)
+            words = [python, str(_HERE / "server.py"), str(listener.fileno()), os.environ[_FOLDER + "_OWNER"]]
+            subprocess.run(
+                ["/bin/sh", "-c", '"$@" &', "sh", *words],
+                check=True,
+                env=environment,
+                pass_fds=[listener.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+    return address

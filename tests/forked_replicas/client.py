@@ -1,0 +1,47 @@
+"""Stands for a replica that a server forks: `python -I -S client.py SOCKET PYTHON -m ENTRY`.
+
+It passes signals on, and ends as the replica ends. If it is killed, the server kills the replica. If the server has
+failed, it becomes the replica by its command line.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+
+_PASSED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def main() -> None:
+    """Have a replica forked and wait for its end."""
+    server = socket.socket(socket.AF_UNIX)
+    request = json.dumps({"environment": dict(os.environ), "folder": os.path.realpath(".")}).encode()
+    try:
+        server.connect(sys.argv[1])
+        socket.send_fds(server, [len(request).to_bytes(8, "big")], [0, 1, 2])
+        server.sendall(request)
+        pid = int.from_bytes(server.recv(8, socket.MSG_WAITALL), "big")
+    except OSError:
+        pid = 0
+    if not pid:
+        os.execv(sys.argv[2], sys.argv[2:])
+    for number in _PASSED:
+        signal.signal(number, lambda number, frame: _kill(pid, number))
+    answer = server.recv(8, socket.MSG_WAITALL)
+    code = int.from_bytes(answer, "big", signed=True) if answer else -signal.SIGKILL
+    if code < 0:
+        if code != -signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+def _kill(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # It has ended, and the server is about to say so.
+        os.kill(pid, number)
+
+
+if __name__ == "__main__":
+    main()

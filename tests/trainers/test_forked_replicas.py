@@ -1,0 +1,61 @@
+"""What tests see of a forked replica is what they would see of its command line."""
+
+import os
+import signal
+
+import psutil
+import pytest
+
+from kfp_distributed.trainers import train_specification
+
+
+def fit(train_dir, model_dir, metrics_dir, code: int = 0):
+    import os
+    import sys
+    import time
+    from pathlib import Path
+
+    print("runs", os.getpid(), os.getppid(), Path.cwd().samefile(sys.path[0]), "tensorflow" in sys.modules, flush=True)
+    while not code:
+        time.sleep(0.1)
+    if code < 0:
+        os.kill(os.getpid(), -code)
+    sys.exit(code)
+
+
+@pytest.fixture
+def start(make_replicas, digits):
+    def start_replica(code=0):
+        replicas = make_replicas(train_specification(fit), {"code": code}, {"worker": 1}, digits)
+        replicas.start_all()
+        replicas.wait_for("worker-0", "runs")
+        words = replicas.text("worker-0").partition("runs ")[2].split()
+        return replicas, replicas.running["worker-0"], *map(int, words[:2]), words[2:4]
+
+    return start_replica
+
+
+@pytest.mark.parametrize("code", [3, -signal.SIGSEGV, -signal.SIGKILL])
+def test_the_exit_code_of_a_fork_is_that_of_its_client(start, code):
+    replicas, client, pid, parent, state = start(code)
+    assert replicas.wait("worker-0") == code
+    assert parent not in (client.pid, os.getpid())
+    assert pid != client.pid
+    assert state == ["True", "True"]
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_a_signal_to_the_client_ends_the_fork(start, number, code):
+    replicas, client, pid, _, _ = start()
+    fork = psutil.Process(pid)
+    client.send_signal(number)
+    assert replicas.wait("worker-0") == code
+    fork.wait(60)
+
+
+@pytest.mark.command_line
+def test_a_marked_test_starts_the_command_line(start):
+    _, process, pid, parent, state = start()
+    assert (process.pid, parent, state[1]) == (pid, os.getpid(), "False")
