@@ -21,6 +21,7 @@ import pytest
 from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
 from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
 from kfp_distributed.processes import ProcessGroup
+from kfp_distributed.trainers.runtime.job_description import JOB_VARIABLE, JobDescription
 
 ENTRY = ["-m", "kfp_distributed.trainers.runtime.entry"]
 _HERE = Path(__file__).parent
@@ -52,17 +53,18 @@ def _start_forked(group: ProcessGroup, name: str, argv: Sequence[str], **options
     words = list(argv)
     for index in range(1, len(words) - 1):
         python = words[index - 1]
-        if words[index : index + 2] == ENTRY and _starts_plainly(python, options.get("env") or os.environ):
+        if words[index : index + 2] == ENTRY and _can_be_forked(python, options.get("env") or os.environ):
             client = [sys.executable, "-I", "-S", str(_HERE / "client.py"), server_of(python)]
             words[index - 1 : index] = [*client, python]
             break
     return _start(group, name, words, **options)
 
 
-def _starts_plainly(python: str, environment: Mapping[str, str]) -> bool:
-    """Return whether Python starts without a script that sets its environment, or a sitecustomize that changes it."""
+def _can_be_forked(python: str, environment: Mapping[str, str]) -> bool:
+    """Return whether a replica runs its program itself, and its Python starts without a script or a sitecustomize."""
+    job = Path(environment.get(JOB_VARIABLE, ""))
     program = shutil.which(python, path=environment.get("PATH"))
-    if not program:
+    if not job.is_file() or not program or "command" in JobDescription.from_json(job.read_text()).program:
         return False
     with Path(program).open("rb") as file:
         if file.read(2) == b"#!":
