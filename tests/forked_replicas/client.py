@@ -1,7 +1,7 @@
-"""Stands for a replica that a server forks: `python -I -S client.py SOCKET PYTHON -m ENTRY`.
+"""Stands for a process that a server forks: `python -I -S client.py SOCKET PYTHON ARGUMENT...`.
 
-It passes signals on, and ends as the replica ends. If it is killed, the server kills the replica. If the server has
-failed, it becomes the replica by its command line.
+It passes signals on, and ends as the fork ends. If it is killed, the server kills the fork. If the server has failed,
+it runs the command line.
 """
 
 import contextlib
@@ -15,9 +15,10 @@ _PASSED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.
 
 
 def main() -> None:
-    """Have a replica forked and wait for its end."""
+    """Have a process forked and wait for its end."""
     server = socket.socket(socket.AF_UNIX)
-    request = json.dumps({"environment": dict(os.environ), "folder": os.path.realpath(".")}).encode()
+    content = {"arguments": sys.argv[3:], "environment": dict(os.environ), "folder": os.path.realpath(".")}
+    request = json.dumps(content).encode()
     try:
         server.connect(sys.argv[1])
         socket.send_fds(server, [len(request).to_bytes(8, "big")], [0, 1, 2])
@@ -26,7 +27,7 @@ def main() -> None:
     except OSError:
         pid = 0
     if not pid:
-        os.execv(sys.argv[2], sys.argv[2:])
+        os.execvp(sys.argv[2], sys.argv[2:])
     for number in _PASSED:
         signal.signal(number, lambda number, frame: _kill(pid, number))
     answer = server.recv(8, socket.MSG_WAITALL)

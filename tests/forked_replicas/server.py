@@ -1,9 +1,9 @@
-"""Imports a framework once, and forks the replicas of tests.
+"""Imports a framework once, and forks the replicas or steps of tests.
 
-`python server.py DESCRIPTOR PID` takes clients of the listening socket DESCRIPTOR until the process PID has ended. A
-client sends its environment, its working directory and its standard streams. The forked process runs the program of a
-replica with them, like `python -m kfp_distributed.trainers.runtime.entry`. The server answers with its process ID, and
-at its end with its exit code. It kills a replica whose client has ended, with all its descendants.
+`python server.py DESCRIPTOR PID MODULE...` imports the modules, and takes clients of the listening socket DESCRIPTOR
+until the process PID has ended. A client sends the arguments of a Python, its environment, its working directory and
+its standard streams. The forked process runs the program of the arguments with them. The server answers with its
+process ID, and at its end with its exit code. It kills a process whose client has ended, with all its descendants.
 """
 
 import atexit
@@ -19,26 +19,26 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Sequence
+from functools import partial
+from io import BufferedReader, BufferedWriter, FileIO, TextIOWrapper
+from pathlib import Path
+from typing import TextIO
 
 from kfp_distributed.processes import guard
 
-ENTRY = "kfp_distributed.trainers.runtime.entry"
-_TRAINERS = ("keras_classifier", "keras_horovod", "torch_classifier", "torch_horovod")
 
+def import_frameworks(modules: Sequence[str]) -> None:
+    """Import what modules of this library import, but for the library: a fork imports its own, and has its own state.
 
-def import_frameworks() -> None:
-    """Import what the trainers import, but for this library: a replica imports its own, and has a state of its own.
-
-    A Python has the frameworks of some of the trainers.
+    A Python has the frameworks of some of the modules.
     """
-    # Read when the modules are imported. A replica sets both before.
-    os.environ.update(TF_USE_LEGACY_KERAS="1", TF_CPP_MIN_LOG_LEVEL="2")
-    for module in (ENTRY, *(f"kfp_distributed.trainers.{name}" for name in _TRAINERS)):
+    for module in modules:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
     for module in [name for name in sys.modules if name.startswith("kfp_distributed")]:
         del sys.modules[module]
-    # The folder of this file and PYTHONPATH. A replica has its own in place of them.
+    # The folder of this file and PYTHONPATH. A fork has its own in place of them.
     del sys.path[:2]
 
 
@@ -71,7 +71,7 @@ class Server:
                     os.read(self._ended, 4096)
                     self._collect()
                 elif key.fileobj != self._listener:
-                    self._end_replica(key.fileobj, key.data)
+                    self._end_fork(key.fileobj, key.data)
                 elif request := self._accept():
                     return request
 
@@ -117,42 +117,56 @@ class Server:
                     client.sendall(os.waitstatus_to_exitcode(status).to_bytes(8, "big", signed=True))
                 client.close()
 
-    def _end_replica(self, client: socket.socket, pid: int) -> None:
-        """Kill a replica whose client has ended. A client sends nothing."""
+    def _end_fork(self, client: socket.socket, pid: int) -> None:
+        """Kill a process whose client has ended. A client sends nothing."""
         self._selector.unregister(client)
         kill(pid)
 
 
 def kill(leader: int) -> None:
-    """Kill a replica and all its descendants."""
+    """Kill a forked process and all its descendants."""
     guard.end_families({leader: guard.start_time(leader)}, signal.SIGKILL, 10)
 
 
-def become_replica(request: dict, streams: list[int]) -> None:
-    """Turn this process into one that the request's command line would have started."""
+def run(request: dict, streams: list[int]) -> None:
+    """Run the program that the request's command line would have run in a new process."""
     os.setsid()
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-        os.close(stream)
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    sys.argv[:] = [ENTRY]
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    sys.stdin = TextIOWrapper(BufferedReader(FileIO(0, closefd=False)), "utf-8")
+    sys.stdout = sys.__stdout__ = output(1, "strict")
+    sys.stderr = sys.__stderr__ = output(2, "backslashreplace")
+    is_module, *arguments = request["arguments"] if request["arguments"][0] == "-m" else ("", *request["arguments"])
+    sys.argv[:] = arguments
+    first = request["folder"] if is_module else str(Path(arguments[0]).parent)
     added = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:] = [request["folder"], *filter(None, added), *sys.path]
+    sys.path[:] = [first, *filter(None, added), *sys.path]
     random.seed()
     sys.modules["numpy"].random.seed()
+    (partial(runpy.run_module, alter_sys=True) if is_module else runpy.run_path)(arguments[0], run_name="__main__")
+
+
+def output(number: int, errors: str) -> TextIO:
+    """Open a standard output as Python does. Those of the server may be of another kind of file."""
+    unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
+    raw, lines = FileIO(number, "wb", closefd=False), number == 2 or os.isatty(number)
+    return TextIOWrapper(
+        raw if unbuffered else BufferedWriter(raw), "utf-8", errors, line_buffering=lines, write_through=unbuffered
+    )
 
 
 def main() -> None:
-    """Serve, and run the program of a replica in each forked process."""
+    """Serve, and run a program in each forked process."""
     listener = socket.socket(fileno=int(sys.argv[1]))
-    import_frameworks()
-    gc.freeze()  # A replica need not search what has been imported for garbage.
+    import_frameworks(sys.argv[3:])
+    gc.freeze()  # A fork need not search what has been imported for garbage.
     if request := Server(listener, int(sys.argv[2])).next_request():
-        become_replica(*request)
         try:
-            runpy.run_module(ENTRY, run_name="__main__", alter_sys=True)
+            run(*request)
         except SystemExit as end:
             exit_quickly(end.code)
 
