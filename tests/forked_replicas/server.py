@@ -145,6 +145,9 @@ def run(request: dict, streams: list[int]) -> None:
     first = request["folder"] if is_module else str(Path(arguments[0]).parent)
     added = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = [first, *filter(None, added), *sys.path]
+    if any(Path(folder, "sitecustomize.py").exists() for folder in added if folder):
+        sys.modules.pop("sitecustomize", None)
+        importlib.import_module("sitecustomize")
     random.seed()
     sys.modules["numpy"].random.seed()
     (partial(runpy.run_module, alter_sys=True) if is_module else runpy.run_path)(arguments[0], run_name="__main__")
