@@ -18,6 +18,7 @@ import selectors
 import signal
 import socket
 import sys
+import tempfile
 import threading
 from collections.abc import Sequence
 from functools import partial
@@ -148,6 +149,8 @@ def run(request: dict, streams: list[int]) -> None:
     if any(Path(folder, "sitecustomize.py").exists() for folder in added if folder):
         sys.modules.pop("sitecustomize", None)
         importlib.import_module("sitecustomize")
+    # What the server's modules have found once may be another in this environment.
+    tempfile.tempdir = None
     random.seed()
     sys.modules["numpy"].random.seed()
     (partial(runpy.run_module, alter_sys=True) if is_module else runpy.run_path)(arguments[0], run_name="__main__")

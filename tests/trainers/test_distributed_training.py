@@ -24,7 +24,7 @@ pytestmark = pytest.mark.takes(60)
 
 EPOCHS = 8
 PROGRAM = {"trainer": "keras_classifier"}
-PARAMETERS = {"epochs": EPOCHS, "learning_rate": 3e-3}
+PARAMETERS = {"epochs": EPOCHS, "batch_size": 96, "learning_rate": 5e-3}
 
 
 def restart_all_after_a_kill(replicas, victim, leader, line):

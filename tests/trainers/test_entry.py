@@ -513,6 +513,8 @@ def warn(model_dir):
 START_UP = re.compile("oneDNN|absl::InitializeLog|computation placer|cpu_feature_guard|Unable to register")
 
 
+# A fork does not import TensorFlow.
+@pytest.mark.command_line
 def test_startup_remarks_of_tensorflow_are_recognized_and_warnings_are_not(make_replicas, digits, monkeypatch):
     # Tests of evaluate set it in this process, and replicas inherit it.
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
@@ -525,6 +527,7 @@ def test_startup_remarks_of_tensorflow_are_recognized_and_warnings_are_not(make_
     assert "I0000 this one is of the program" in lines
 
 
+@pytest.mark.command_line
 def test_the_output_of_an_import_that_aborts_is_shown(make_replicas, digits, tmp_path):
     package = tmp_path / "packages" / "tensorflow"
     package.mkdir(parents=True)

@@ -30,7 +30,7 @@ def run(digits, tmp_path, monkeypatch):
                 del remaining[worker]
                 kill_replica(worker, "HOROVOD_HOSTNAME")
 
-        parameters = {"epochs": EPOCHS} if program is TRAINER else {}
+        parameters = {"epochs": EPOCHS, "batch_size": 128} if program is TRAINER else {}
         return train(digits, tmp_path, workers, program=program, see=show, parameters=parameters, **distribution)
 
     return run_one
