@@ -19,7 +19,6 @@ import signal
 import socket
 import sys
 import tempfile
-import threading
 from collections.abc import Sequence
 from functools import partial
 from io import BufferedReader, BufferedWriter, FileIO, TextIOWrapper
@@ -165,8 +164,19 @@ def output(number: int, errors: str) -> TextIO:
     )
 
 
+def end_quickly(codes: Sequence[int]) -> None:
+    """End a fork with its exit code, without the second in which Python deletes the modules of TensorFlow."""
+    if codes:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(codes[0])
+
+
 def main() -> None:
     """Serve, and run a program in each forked process."""
+    codes: list[int] = []
+    # The first exit function runs last, after the threads have ended.
+    atexit.register(end_quickly, codes)
     listener = socket.socket(fileno=int(sys.argv[1]))
     import_frameworks(sys.argv[3:])
     gc.freeze()  # A fork need not search what has been imported for garbage.
@@ -174,18 +184,12 @@ def main() -> None:
         try:
             run(*request)
         except SystemExit as end:
-            exit_quickly(end.code)
-
-
-def exit_quickly(code: object) -> None:
-    """End this process as Python would, but without the second in which it deletes the modules of TensorFlow."""
-    if code is None or isinstance(code, int):
-        threading._shutdown()
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit((code or 0) & 0xFF)
-    sys.exit(code)
+            codes.append(int(bool(end.code)) if end.code is None or isinstance(end.code, str) else end.code & 0xFF)
+            raise
+        except BaseException:
+            codes.append(1)
+            raise
+        codes.append(0)
 
 
 if __name__ == "__main__":
