@@ -96,8 +96,9 @@ def test_destructor_of_an_iterator_waits(run, strategy, autotune, waits):
     def is_slow():
         return run(sys.executable, DESTRUCTORS, strategy, autotune) > 0.9
 
-    # Other processes may delay a destructor, but hardly in each of three runs.
-    assert is_slow() if waits else not all(is_slow() for _ in range(3))
+    # Not every run meets the thread at such a time. Other processes may delay a destructor, but hardly in three runs.
+    runs = (is_slow() for _ in range(3))
+    assert any(runs) if waits else not all(runs)
 
 
 NAMES = """
