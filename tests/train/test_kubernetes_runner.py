@@ -344,7 +344,8 @@ def test_keep_job_only_keeps_a_finished_job(api, capsys, keep_job, ended, remain
     assert api.requests[count:] == []
 
 
-def test_a_job_that_a_sidecar_holds_succeeds_and_is_deleted_also_with_keep_job(api, capsys):
+def test_a_job_that_a_sidecar_holds_succeeds_and_is_deleted_also_with_keep_job(api, capsys, monkeypatch):
+    monkeypatch.setattr(last_lines, "LAST_LINES_SECONDS", 60.0)  # The end of the log is known here.
     runner = start_job(api, keep_job=True)
     labels = {"training.kubeflow.org/replica-type": "worker", "kfp-distributed/job": "a-job"}
     owner = {"kind": "TFJob", "uid": api.objects[JOB]["metadata"]["uid"]}

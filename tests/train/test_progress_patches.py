@@ -159,7 +159,8 @@ def follow(runner, until):
     return facts
 
 
-def test_a_step_shows_the_progress_and_the_end_of_a_job_that_is_kept(api, capsys):
+def test_a_step_shows_the_progress_and_the_end_of_a_job_that_is_kept(api, capsys, monkeypatch):
+    monkeypatch.setattr(last_lines, "LAST_LINES_SECONDS", 60.0)  # The end of the log is known here.
     runner, job = checked_runner(api, keep_job=True)
     runner.start(job)
     pod = run_pod(api)
