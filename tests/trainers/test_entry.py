@@ -316,7 +316,9 @@ def write_slowly(model_dir, checkpoint_dir):
 
 
 # mpirun and shells also end with 128 + signal.
-@pytest.mark.parametrize("form", ["function", "command", "killed command"])
+@pytest.mark.parametrize(
+    "form", ["function", "command", pytest.param("killed command", marks=pytest.mark.command_line)]
+)
 def test_an_incomplete_checkpoint_is_not_stored(make_replicas, digits, form):
     program = train_specification(write_slowly)
     if form != "function":
@@ -553,3 +555,38 @@ def test_a_function_gets_tuples_and_paths(make_replicas, digits, tmp_path):
     replicas.start_all()
     assert replicas.wait("worker-0") == 0, replicas.text("worker-0")
     assert (tmp_path / "notes").read_text() == "[(28, 14), 'fast']"
+
+
+# The C library moves its array of variables when one is added, and a thread that reads one may then crash.
+NOTE_VARIABLES = """
+import os, threading
+putenv = os.putenv
+
+def note(name, value):
+    name = os.fsencode(name)
+    if name not in os.environ._data and threading.active_count() > 1:
+        with open("added", "ab") as file:
+            file.write(name + b"\\n")
+    putenv(name, value)
+
+os.putenv = note
+"""
+IMPORT = """
+def fit(model_dir, metrics_dir):
+    import threading
+    import tensorflow, tf_keras
+    assert threading.active_count() > 1
+    open(model_dir + "/weights", "w").close()
+"""
+
+
+@pytest.mark.command_line
+def test_no_variable_is_added_beside_threads(make_replicas, digits, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(NOTE_VARIABLES)
+    environment = {"PYTHONPATH": str(tmp_path), "KFP_DISTRIBUTED_LAUNCHER_LOST_SECONDS": "600"}
+    program = {"function": "fit", "source": IMPORT}
+    replicas = make_replicas(program, {}, {"worker": 1}, digits, environment=environment)
+    replicas.start_all()
+    assert replicas.wait("worker-0") == 0, replicas.text("worker-0")
+    added = replicas.folder / "worker-0" / "added"
+    assert not added.exists(), added.read_text()

@@ -100,38 +100,58 @@ def _run_replica() -> int:
     for stream in (sys.stdout, sys.stderr):
         # Without PYTHONUNBUFFERED's separate write for each argument of print(): a sample could come between them.
         stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
-    end_on_sigterm()
-    atexit.register(store_peak_memory)
-    end_when_lost(lambda: end(_LAUNCHER_LOST))
     job = JobDescription.from_json(Path(os.environ[JOB_VARIABLE]).read_text())
     program, cluster, rank = parse_program(job.program), read_cluster(os.environ), read_rank(os.environ)
     name = replica_name(os.environ, cluster, job, rank)
-    os.environ[REPLICA_VARIABLE] = name
-    if has_ranks(os.environ):
-        os.environ.pop(LOST_SECONDS_VARIABLE, None)  # This process keeps reading the heartbeat.
+    replica = ThisReplica(job, program, cluster, rank, name, is_elastic(os.environ))
+    own = Path(f"rank-{rank.rank}" if rank else "").absolute()
+    folders = {folder: own / folder for folder in FOLDERS}
+    lost_seconds, starts_ranks = os.environ.get(LOST_SECONDS_VARIABLE), has_ranks(os.environ)
+    # Before the first thread: the C library may crash in a thread that reads a variable while another one is added.
+    _set_variables(replica, starts_ranks, folders)
+    end_on_sigterm()
+    atexit.register(store_peak_memory)
+    end_when_lost(lambda: end(_LAUNCHER_LOST), lost_seconds)
+    if starts_ranks:
         print_samples(range(int(os.environ["PET_NPROC_PER_NODE"])), adds_memory=False)
         if is_trained(job):
             return 0
         return _code_of_ranks(run_child([sys.executable, "-m", "kfp_distributed.trainers.runtime.torchrun"]))
-    replica = ThisReplica(job, program, cluster, rank, name, is_elastic(os.environ))
     _start_samples(job, rank, replica.elastic)
     if replica.elastic:
         end_without_launcher(lambda: end(PEER_LOST))
-    prepare_tensorflow(program, cluster, rank, replica.role)
     if rank:
-        _enter_rank(rank.rank)
+        _enter_rank(own)
     # What has started the ranks has looked for a model. By now, one of them may have saved it.
     if not (rank and not replica.elastic) and is_trained(job):
         return 0
-    return _train(replica)
+    return _train(replica, folders)
 
 
-def _train(replica: ThisReplica) -> int:
+def _set_variables(replica: ThisReplica, starts_ranks: bool, folders: Mapping[str, Path]) -> None:
+    """Set all environment variables of this process and of the command that it runs."""
+    os.environ[REPLICA_VARIABLE] = replica.name
+    if starts_ranks:  # They set their own. This process keeps reading the heartbeat.
+        os.environ.pop(LOST_SECONDS_VARIABLE, None)
+        return
+    prepare_tensorflow(replica.program, replica.cluster, replica.rank, replica.role)
+    if replica.leads:
+        report_progress_from_here()
+    paths = _paths(replica.job, folders)
+    os.environ.update({f"KFP_DISTRIBUTED_{folder.upper()}": path for folder, path in paths.items()})
+
+
+def _paths(job: JobDescription, folders: Mapping[str, Path]) -> dict[str, str]:
+    """Return the folders as the program gets them: "" for those that it does not need."""
+    requested = {"validation_dir": job.validation_uri, "tensorboard_dir": job.tensorboard}
+    return {folder: str(path) if requested.get(folder, True) else "" for folder, path in folders.items()}
+
+
+def _train(replica: ThisReplica, folders: Mapping[str, Path]) -> int:
     """Fetch the data and the checkpoint, run the program, and store its results; return the exit code."""
     job, program = replica.job, replica.program
     if replica.is_served and replica.role == "ps":
         _serve(replica)
-    folders = {folder: Path(folder).absolute() for folder in FOLDERS}
     manifest = fetch_data(job, program, replica.reads, folders)
     if replica.is_served and replica.role == "worker":
         _serve(replica)
@@ -146,7 +166,6 @@ def _train(replica: ThisReplica) -> int:
             checkpoints.abort_uploads()
     if replica.leads:
         record_training_data(job, manifest)
-        report_progress_from_here()
     keep_results(job, replica.leads, replica.role == "evaluator", folders)
     code = _run_program(replica, folders, restored.reject)
     until = time.monotonic() + (seconds_left() if code == PREEMPTED else STORE_SECONDS * (code == 0))
@@ -185,12 +204,9 @@ def _run_program(replica: ThisReplica, folders: Mapping[str, Path], reject_check
     job, program = replica.job, replica.program
     if program.kind != "trainer":
         threading.Thread(target=folder_uploads.flush_at_rest, daemon=True).start()
-    requested = {"validation_dir": job.validation_uri, "tensorboard_dir": job.tensorboard}
-    paths = {folder: str(path) if requested.get(folder, True) else "" for folder, path in folders.items()}
-    os.environ.update({f"KFP_DISTRIBUTED_{folder.upper()}": path for folder, path in paths.items()})
     termination = begin(job, replica.name, replica.leads) if replica.is_needed else None
     try:
-        code = _run(program, paths, job)
+        code = _run(program, _paths(job, folders), job)
         if code == 0 and termination and termination.was_told:
             code = PREEMPTED
         if code != 0:  # Before the leader leaves: the others wait for it, and store their part meanwhile.
@@ -238,13 +254,13 @@ def _start_samples(job: JobDescription, rank: Rank | None, elastic: bool) -> Non
         print_samples()
 
 
-def _enter_rank(rank: int) -> None:
-    """Set the output to complete lines, and change to a folder of this rank."""
+def _enter_rank(folder: Path) -> None:
+    """Set the output to complete lines, and change to the folder of this rank."""
     # A launcher marks the output of ranks by write(). Unbuffered, print() makes one for each of its arguments.
     sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     # All ranks of a replica start in the same folder.
-    Path(f"rank-{rank}").mkdir(exist_ok=True)
-    os.chdir(f"rank-{rank}")
+    folder.mkdir(exist_ok=True)
+    os.chdir(folder)
 
 
 def fetch_data(

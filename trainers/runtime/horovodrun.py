@@ -22,7 +22,7 @@ from kfp_distributed.trainers.runtime.horovod_internals import (
     start_driver,
 )
 from kfp_distributed.trainers.runtime.job_description import REPLICA_VARIABLE
-from kfp_distributed.trainers.runtime.lost_step import end_when_lost
+from kfp_distributed.trainers.runtime.lost_step import LOST_SECONDS_VARIABLE, end_when_lost
 
 _RUN_IN_POD, _SHOW_PODS = "/etc/mpi/kubexec.sh", "/etc/mpi/discover_hosts.sh"
 """Scripts of the training operator in the launcher's pod: one runs a command in a worker's pod, one lists the pods."""
@@ -82,7 +82,7 @@ def main(words: Sequence[str]) -> int:
     if in_pods:
         # The workers' pods end as well, and Horovod would wait for new ones. The operator restarts a launcher that ends
         # with another exit code than 0.
-        end_when_lost(lambda: os._exit(0))
+        end_when_lost(lambda: os._exit(0), os.environ.get(LOST_SECONDS_VARIABLE))
 
     def find_hosts() -> dict[str, int]:
         hosts = [f"worker-{index}" for index in range(workers)]

@@ -50,7 +50,7 @@ def main() -> int:
 
     # This is the first process of a container, so it receives the kubelet's SIGTERM.
     signal.signal(signal.SIGTERM, on_signal)
-    end_when_lost(end)
+    end_when_lost(end, os.environ.get(LOST_SECONDS_VARIABLE))
     code = child.wait()
     if lost.is_set() or (is_idle and code == -signal.SIGTERM):
         return 0

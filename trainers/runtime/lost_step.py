@@ -74,12 +74,14 @@ def reading_seconds(limit: float) -> float:
     return min(_LONGEST_POLL, limit / _POLLS)
 
 
-def end_when_lost(end: Callable[[], object]) -> None:
+def end_when_lost(end: Callable[[], object], lost_seconds: str | None) -> None:
     """Call `end` in a thread when the heartbeat has not changed for launcher_lost_timeout.
 
-    Without LOST_SECONDS_VARIABLE in the environment, this does nothing.
+    Args:
+        end: Ends the process.
+        lost_seconds: Value of LOST_SECONDS_VARIABLE; None or "" to do nothing.
     """
-    if limit := float(os.environ.get(LOST_SECONDS_VARIABLE) or 0):
+    if limit := float(lost_seconds or 0):
         uri = JobDescription.from_json(Path(os.environ[JOB_VARIABLE]).read_text()).heartbeat_uri
         threading.Thread(target=watch_heartbeat, args=(uri, limit, end), daemon=True).start()
 

@@ -7,6 +7,18 @@ from importlib.util import find_spec
 from kfp_distributed.trainers.program import Program
 from kfp_distributed.trainers.runtime.cluster import Cluster, Rank, processors
 
+_OF_IMPORT = {
+    "ENABLE_RUNTIME_UPTIME_TELEMETRY": "1",
+    "HDF5_PLUGIN_PATH": "disable",
+    "TF2_BEHAVIOR": "1",
+    "TPU_ML_PLATFORM": "Tensorflow",
+    "TPU_ML_PLATFORM_VERSION": "",
+}
+"""What the import of TensorFlow 2.11 to 2.21 sets itself. It replaces the version, which does not add a variable.
+
+A program imports it beside threads, and the C library may crash in a thread that reads a variable while another one is
+added."""
+
 
 def prepare_tensorflow(program: Program, cluster: Cluster, rank: Rank | None, role: str) -> None:
     """Set the environment variables that TensorFlow reads when it is imported."""
@@ -14,6 +26,9 @@ def prepare_tensorflow(program: Program, cluster: Cluster, rank: Rank | None, ro
     legacy_keras = program.kind == "trainer" or (program.kind == "function" and not rank and find_spec("tf_keras"))
     # 1 shows warnings and errors, 2 only errors. In built-in trainers tf.data warns each worker of how Keras feeds it.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if program.kind == "trainer" else "1")
+    if find_spec("tensorflow"):
+        for variable, value in _OF_IMPORT.items():
+            os.environ.setdefault(variable, value)
     neighbours = rank.local_size if rank else cluster.neighbours
     os.environ.update(tensorflow_environment(os.environ, neighbours, bool(legacy_keras), processors()))
     if "ps" in cluster.addresses:
