@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from environments import trainer_python
+from forked_replicas import forked
 
 from kfp_distributed.components.train.run.runners.local.ports import free_ports
 
@@ -60,7 +61,7 @@ def outcomes(folder, page, setup, number=0):
         ("1", " +", {**master, "RANK": "1"}),
     ):
         (folder / name).mkdir()
-        argv = [trainer_python("pytorch"), "-c", BEFORE + setup + code_of(page, marks, number) + AFTER]
+        argv = forked(trainer_python("pytorch"), "-c", BEFORE + setup + code_of(page, marks, number) + AFTER)
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
         processes.append(subprocess.Popen(argv, cwd=folder / name, env=environment, stdout=subprocess.PIPE))
     try:

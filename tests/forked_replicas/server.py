@@ -20,9 +20,9 @@ import socket
 import sys
 import tempfile
 from collections.abc import Sequence
-from functools import partial
 from io import BufferedReader, BufferedWriter, FileIO, TextIOWrapper
 from pathlib import Path
+from types import ModuleType
 from typing import TextIO
 
 from kfp_distributed.processes import guard
@@ -39,7 +39,8 @@ def import_frameworks(modules: Sequence[str]) -> None:
     for module in [name for name in sys.modules if name.startswith("kfp_distributed")]:
         del sys.modules[module]
     # The folder of this file and PYTHONPATH. A fork has its own in place of them.
-    del sys.path[:2]
+    for folder in (str(Path(__file__).parent), *os.environ["PYTHONPATH"].split(os.pathsep)[-1:]):
+        sys.path.remove(folder)
 
 
 class Server:
@@ -132,17 +133,22 @@ def run(request: dict, streams: list[int]) -> None:
     """Run the program that the request's command line would have run in a new process."""
     os.setsid()
     os.chdir(request["folder"])
+    known = [*os.environ["TESTS_FORKED_REPLICAS_NAMES"].split(), "TESTS_FORKED_REPLICAS_NAMES"]
+    of_python = {name: value for name, value in os.environ.items() if name not in known}
     os.environ.clear()
-    os.environ.update(request["environment"])
+    os.environ.update({**request["environment"], **of_python})
+    sys.executable = os.environ.pop("TESTS_FORKED_REPLICAS_PYTHON", sys.executable)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
     sys.stdin = TextIOWrapper(BufferedReader(FileIO(0, closefd=False)), "utf-8")
     sys.stdout = sys.__stdout__ = output(1, "strict")
     sys.stderr = sys.__stderr__ = output(2, "backslashreplace")
-    is_module, *arguments = request["arguments"] if request["arguments"][0] == "-m" else ("", *request["arguments"])
+    option, *arguments = (
+        request["arguments"] if request["arguments"][0] in ("-m", "-c") else ("", *request["arguments"])
+    )
     sys.argv[:] = arguments
-    first = request["folder"] if is_module else str(Path(arguments[0]).parent)
+    first = {"-m": request["folder"], "-c": "", "": str(Path(arguments[0]).parent)}[option]
     added = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = [first, *filter(None, added), *sys.path]
     if any(Path(folder, "sitecustomize.py").exists() for folder in added if folder):
@@ -152,7 +158,14 @@ def run(request: dict, streams: list[int]) -> None:
     tempfile.tempdir = None
     random.seed()
     sys.modules["numpy"].random.seed()
-    (partial(runpy.run_module, alter_sys=True) if is_module else runpy.run_path)(arguments[0], run_name="__main__")
+    if option == "-c":
+        sys.argv[0], main_module = "-c", ModuleType("__main__")
+        sys.modules["__main__"] = main_module
+        exec(compile(arguments[0], "<string>", "exec"), vars(main_module))
+    elif option:
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(arguments[0], run_name="__main__")
 
 
 def output(number: int, errors: str) -> TextIO:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from environments import environment, trainer_python
+from forked_replicas import forked
 
 from kfp_distributed.components.model_formats.load import load_model
 
@@ -79,7 +80,7 @@ def run_program(python, tmp_path, program, *words):
     file = tmp_path / "program.py"  # torch.jit.script reads the source.
     file.write_text(program)
     ran = subprocess.run(
-        [python, file, tmp_path, *words],
+        forked(python, file, tmp_path, *words),
         env={**os.environ, "PYTHONPATH": str(site), "_KFP_RUNTIME": "true"},
         capture_output=True,
         text=True,

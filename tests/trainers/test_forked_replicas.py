@@ -2,9 +2,12 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import psutil
 import pytest
+from forked_replicas import forked
 
 from kfp_distributed.trainers import train_specification
 
@@ -59,3 +62,13 @@ def test_a_signal_to_the_client_ends_the_fork(start, number, code):
 def test_a_marked_test_starts_the_command_line(start):
     _, process, pid, parent, state = start()
     assert (process.pid, parent, state[1]) == (pid, os.getpid(), "False")
+
+
+def test_a_program_runs_in_a_fork_as_in_a_new_python(tmp_path):
+    program = "import pickle, sys\nclass A: pass\nprint(__name__, sys.argv, 'tensorflow' in sys.modules, end=' ')\n"
+    program += "print(type(pickle.loads(pickle.dumps(A()))), file=sys.stderr)"
+    file = tmp_path / "program.py"
+    file.write_text(program)
+    for words in (["-c", program], [str(file)]):
+        done = subprocess.run(forked(sys.executable, *words, "x"), capture_output=True, text=True, check=True)
+        assert (done.stdout, done.stderr) == (f"__main__ {[words[0], 'x']} True ", "<class '__main__.A'>\n")

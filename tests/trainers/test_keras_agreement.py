@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from forked_replicas import forked
 from mirrored_classifier import mirrored_classifier
 from step_lines import into
 
@@ -96,7 +97,7 @@ def train(digits, folder, workers=1, devices=1):
         if workers > 1:
             environment["TF_CONFIG"] = json.dumps(task)
         with (own / "log").open("wb") as log:
-            argv = [sys.executable, "-c", PROGRAM, *arguments]
+            argv = forked(sys.executable, "-c", PROGRAM, *arguments)
             running.append(subprocess.Popen(argv, cwd=own, env=environment, stdout=log, stderr=subprocess.STDOUT))
     try:
         codes = [process.wait(300) for process in running]
@@ -129,7 +130,7 @@ def test_all_workers_restart_if_their_checkpoints_differ():
     for index in range(2):
         task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
         environment = {**os.environ, **tensorflow_environment({}, 2, True, processors()), "TF_CONFIG": json.dumps(task)}
-        argv = [sys.executable, "-c", DISAGREEMENT, str(index)]
+        argv = forked(sys.executable, "-c", DISAGREEMENT, str(index))
         running.append(subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True))
     try:
         outputs = [process.communicate(timeout=300)[0] for process in running]

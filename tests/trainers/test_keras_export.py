@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from forked_replicas import forked
 
 from kfp_distributed.components.model_formats.model_inputs import plan_inputs
 from kfp_distributed.components.model_formats.saved_model import SavedModel
@@ -117,7 +118,7 @@ def test_tensorflow_loads_the_model_without_a_warning(tmp_path):
     columns = (Column("size", "number", "float32"), Column("unit price", "number", "float32"))
     manifest = DatasetManifest("train", columns, Label("price", (), "regression"), (), (), 0, "made up")
     export_model(build_model(manifest, [4]), manifest, str(tmp_path))
-    argv = [sys.executable, "-c", LOAD, str(tmp_path)]
+    argv = forked(sys.executable, "-c", LOAD, tmp_path)
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
     process = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
     assert process.stdout.splitlines() == ["['column_1', 'size']", "(2, 1)"]

@@ -74,20 +74,20 @@ def weights_without_interruption(replicas, leader):
 
 
 def test_one_process_ends_with_the_weights_of_a_training_without_interruption(make_replicas, digits):
-    parameters = {"epochs": 2, "batch_size": 4, "hidden_units": [16]}
+    parameters = {"epochs": 2, "batch_size": 8, "hidden_units": [16]}
     replicas = make_replicas(PROGRAM, parameters, {"worker": 1}, digits)
     epoch, step = preempt(replicas, "worker-0", "worker-0")
-    assert_resumed(replicas, "worker-0", epoch, step, 325, 2)
+    assert_resumed(replicas, "worker-0", epoch, step, 163, 2)
     interrupted, whole = weights(replicas, "worker-0"), weights_without_interruption(replicas, "worker-0")
     for name in whole:
         np.testing.assert_array_equal(interrupted[name], whole[name], err_msg=name)
 
 
 def test_two_workers_continue_after_the_step_when_one_is_preempted(make_replicas, digits):
-    parameters = {"epochs": 2, "batch_size": 4, "hidden_units": [16], "learning_rate": 1e-4}
+    parameters = {"epochs": 2, "batch_size": 8, "hidden_units": [16], "learning_rate": 1e-4}
     replicas = make_replicas(PROGRAM, parameters, {"worker": 2}, digits)
     epoch, step = preempt(replicas, "worker-0", "worker-1")
-    assert_resumed(replicas, "worker-0", epoch, step, 325, 2)
+    assert_resumed(replicas, "worker-0", epoch, step, 163, 2)
     assert replicas.wait("worker-1", 20) == 0
     interrupted, whole = weights(replicas, "worker-0"), weights_without_interruption(replicas, "worker-0")
     for name in whole:
@@ -95,9 +95,9 @@ def test_two_workers_continue_after_the_step_when_one_is_preempted(make_replicas
 
 
 def test_a_chief_saves_a_checkpoint_when_a_parameter_server_is_preempted(make_replicas, digits):
-    parameters = {"epochs": 2, "batch_size": 4, "hidden_units": [16]}
+    parameters = {"epochs": 2, "batch_size": 8, "hidden_units": [16]}
     replicas = make_replicas(PROGRAM, parameters, {"chief": 1, "ps": 1, "worker": 1, "evaluator": 1}, digits)
     # The training operator fails a job whose pod is being deleted, and the step then deletes all of its pods.
     epoch, step = preempt(replicas, "chief-0", "worker-0", "ps-0", "chief-0")
     assert "evaluator-0 must end soon" not in replicas.text("chief-0")
-    assert_resumed(replicas, "chief-0", epoch, step, 325, 2)
+    assert_resumed(replicas, "chief-0", epoch, step, 163, 2)

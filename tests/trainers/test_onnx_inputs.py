@@ -7,6 +7,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from environments import trainer_python
+from forked_replicas import forked
 from onnx import TensorProto, helper
 
 from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
@@ -87,7 +88,7 @@ def test_a_column_called_like_the_output_leaves_the_matrix_in_which_no_index_is_
     )
     manifest = DatasetManifest("train", columns, Label("kind", ("a", "b")), (), (0, 0), 0, "made up")
     (tmp_path / ARCHIVE_KEY).write_bytes(make_archive(read_library(REPLICA_PACKAGES)))
-    argv = [trainer_python("pytorch"), "-c", EXPORT, manifest.to_json()]
+    argv = forked(trainer_python("pytorch"), "-c", EXPORT, manifest.to_json())
     environment = {**os.environ, "PYTHONPATH": ARCHIVE_KEY}
     subprocess.run(argv, env=environment, cwd=tmp_path, check=True, capture_output=True)
     model, plain = (onnxruntime.InferenceSession(tmp_path / f"{name}.onnx") for name in ("model", "network"))

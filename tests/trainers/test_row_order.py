@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from environments import environment, trainer_python
+from forked_replicas import forked
 
 from kfp_distributed.storage.dataset import Shard, ShardPart, whole_shard
 from kfp_distributed.trainers.runtime.feed import plan_epoch
@@ -56,7 +57,7 @@ def test_the_order_is_the_same_with_each_numpy(library_archive):
     for python in (sys.executable, trainer_python("pytorch"), environment("torch2")):
         variables = {**os.environ, "PYTHONPATH": str(library_archive)}
         done = subprocess.run(
-            [python, "-c", ORDERS], env=variables, capture_output=True, text=True, timeout=300, check=True
+            forked(python, "-c", ORDERS), env=variables, capture_output=True, text=True, timeout=300, check=True
         )
         assert json.loads(done.stdout) == expected
 

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from environments import trainer_python
+from forked_replicas import forked
 
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, read_batches
@@ -181,7 +182,7 @@ print(json.dumps(found))
 
 
 def test_dataset_of_pytorch_continues_where_a_checkpoint_was_taken(prices, library_archive):
-    command = [trainer_python("pytorch"), "-c", TORCH_PROGRAM, str(prices)]
+    command = forked(trainer_python("pytorch"), "-c", TORCH_PROGRAM, prices)
     environment = {**os.environ, "PYTHONPATH": str(library_archive)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 from environments import environment, trainer_python
 from faulty_proxy import Fault, faulty_proxy
+from forked_replicas import forked
 from hanging_store import hanging
 
 from kfp_distributed.components.train.run.resume import copy_newest
@@ -371,7 +372,7 @@ def test_older_pytorch_is_an_error_that_says_what_to_do(library_archive):
     code = "from kfp_distributed.trainers.torch_checkpoint import save_sharded; save_sharded({}, 1)"
     variables = {**os.environ, "PYTHONPATH": str(library_archive)}
     result = subprocess.run(
-        [trainer_python("pytorch"), "-c", code], env=variables, capture_output=True, text=True, check=False
+        forked(trainer_python("pytorch"), "-c", code), env=variables, capture_output=True, text=True, check=False
     )
     assert "ImportError: save_sharded() needs PyTorch 2.3 or newer, and this is 1.13" in result.stderr
 
@@ -426,7 +427,7 @@ def test_saves_of_one_process(tmp_path, library_archive):
         "KFP_DISTRIBUTED_CHECKPOINT_DIR": str(tmp_path / "checkpoint_dir"),
         "PYTHONPATH": str(library_archive),
     }
-    command = [environment("torch2"), "-c", PROGRAM, job.checkpoint_uri]
+    command = forked(environment("torch2"), "-c", PROGRAM, job.checkpoint_uri)
     done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])

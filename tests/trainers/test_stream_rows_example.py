@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from environments import trainer_python
+from forked_replicas import forked
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -51,8 +52,8 @@ def test_pytorch_continues_from_its_checkpoint(digits, library_archive, tmp_path
         (tmp_path / name).mkdir()
         for epochs in runs:
             folders = [str(digits.folder / "train"), str(tmp_path / name), str(tmp_path / name)]
-            command = [trainer_python("pytorch"), "-c", PROGRAM, *folders, str(epochs)]
+            command = forked(trainer_python("pytorch"), "-c", PROGRAM, *folders, str(epochs))
             subprocess.run(command, env=environment, check=True, timeout=300)
-        command = [trainer_python("pytorch"), "-c", WEIGHTS, str(tmp_path / name / "network.pt")]
+        command = forked(trainer_python("pytorch"), "-c", WEIGHTS, tmp_path / name / "network.pt")
         weights[name] = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert weights["resumed"] == weights["whole"]

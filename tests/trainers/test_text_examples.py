@@ -14,6 +14,7 @@ import make_tiny_bert
 import pytest
 from environments import TEST_ENVIRONMENTS, environment, trainer_python
 from fine_tuning import PACKAGES, fine_tuning
+from forked_replicas import forked
 from make_messages_csv import TEAMS, write_messages
 from step_lines import into
 from text_classification import text_classification
@@ -90,7 +91,9 @@ def messages(tmp_path_factory):
 @pytest.fixture(scope="module")
 def tiny_bert(messages):
     """Folder of a BERT with random weights."""
-    command = [environment("transformers"), make_tiny_bert.__file__, messages / "messages.csv", messages / "tiny-bert"]
+    command = forked(
+        environment("transformers"), make_tiny_bert.__file__, messages / "messages.csv", messages / "tiny-bert"
+    )
     subprocess.run(command, check=True)
     return messages / "tiny-bert"
 
@@ -204,7 +207,7 @@ print(json.dumps(classify(json.loads(sys.argv[2]))))
 def test_transformers_loads_the_fine_tuned_model(trained_by):
     model = trained_by(fine_tuning).model
     texts = [f"The {words} is wrong." * 5 for words in (team.split()[0] for team in TEAMS.values())]
-    command = [environment("transformers"), "-c", LOAD, str(model), json.dumps(texts)]
+    command = forked(environment("transformers"), "-c", LOAD, model, json.dumps(texts))
     answers = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     assert [answer["label"] for answer in answers] == list(TEAMS)
 

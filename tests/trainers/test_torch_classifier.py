@@ -15,6 +15,7 @@ import onnx
 import onnxruntime
 import pytest
 from environments import trainer_python
+from forked_replicas import forked
 from raw_rows import assert_takes_raw_rows, validation_scores
 from samples import CLASSES, COLUMNS, table
 
@@ -68,7 +69,7 @@ def start(data, name, parameters, program=TRAIN, **environment):
         (results / kind).mkdir(exist_ok=True)
         folders[f"{kind}_dir"] = str(results / kind)
     return subprocess.Popen(
-        [trainer_python("pytorch"), "-c", program, json.dumps({**folders, **parameters})],
+        forked(trainer_python("pytorch"), "-c", program, json.dumps({**folders, **parameters})),
         cwd=working_directory,
         env={**os.environ, "PYTHONPATH": str(data / ARCHIVE_KEY), "OMP_NUM_THREADS": "1", **environment},
         stdout=subprocess.PIPE,
@@ -211,6 +212,7 @@ def test_with_small_batches_the_ranks_learn_as_much_as_one_process(data):
         assert [epoch[name] for epoch in together] == pytest.approx([epoch[name] for epoch in alone], rel=0.2)
 
 
+@pytest.mark.command_line  # A client cannot pass SIGSTOP on.
 def test_a_rank_ends_if_another_one_does_not_answer(data):
     """The connections stay open but nothing arrives, as if a machine were lost."""
     address = rendezvous(2)

@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 from environments import trainer_python
 from faulty_proxy import Fault, faulty_proxy
+from forked_replicas import forked
 
 from kfp_distributed.components.train.run.runners.local.ports import free_ports
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest
@@ -48,7 +49,7 @@ class Ranks:
         self.folder, self._environment = folder, {**os.environ, "PYTHONPATH": str(archive), **environment}
 
     def python(self, *arguments, **options):
-        return subprocess.Popen([trainer_python("pytorch"), "-c", *arguments], text=True, **options)
+        return subprocess.Popen(forked(trainer_python("pytorch"), "-c", *arguments), text=True, **options)
 
     def train(self, name, epochs):
         """Train up to an epoch; return the exit codes and the outputs of both ranks."""

@@ -13,6 +13,7 @@ import pytest
 import two_stage_classifier as example
 from environments import trainer_python
 from evaluations import evaluate_model
+from forked_replicas import forked
 from replicas import KillOnce
 from step_lines import into
 from two_stage_classifier import two_stage_classifier
@@ -92,7 +93,7 @@ def whole_curve(train_data, folder):
     inputs, labels = (np.concatenate(part) for part in zip(*batches, strict=True))
     column = manifest.columns[0]
     np.savez(folder / "rows.npz", inputs=(inputs - np.float32(column.mean)) / np.float32(column.std), labels=labels)
-    argv = [trainer_python("pytorch"), "-c", WHOLE, str(folder / "rows.npz"), json.dumps(PARAMETERS)]
+    argv = forked(trainer_python("pytorch"), "-c", WHOLE, folder / "rows.npz", json.dumps(PARAMETERS))
     done = subprocess.run(argv, check=True, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     return json.loads(done.stdout)
 
