@@ -22,7 +22,7 @@ from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import join_uri
 from kfp_distributed.trainers.runtime.ending import end, end_on_sigterm
 from kfp_distributed.trainers.runtime.job_description import JOB_VARIABLE, JobDescription
-from kfp_distributed.trainers.runtime.lost_step import end_when_lost
+from kfp_distributed.trainers.runtime.lost_step import LOST_SECONDS_VARIABLE, end_when_lost
 from kfp_distributed.trainers.runtime.sampling import print_samples, store_peak_memory
 from kfp_distributed.trainers.runtime.unless_trained import STORE_SECONDS, exit_code
 
@@ -67,7 +67,7 @@ def run_pod(lead: Callable[[PodWork], None], permanent: tuple[type[Exception], .
     os.dup2(sys.stdout.fileno(), sys.stderr.fileno())
     end_on_sigterm()
     atexit.register(store_peak_memory)
-    end_when_lost(lambda: end(_FAILED))
+    end_when_lost(lambda: end(_FAILED), os.environ.get(LOST_SECONDS_VARIABLE))
     job = JobDescription.from_json(Path(os.environ[JOB_VARIABLE]).read_text())
     print_samples()
     folder, workers = str(job.parameters["folder"]), int(job.parameters["workers"])
