@@ -25,11 +25,13 @@ from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
 from kfp_distributed.processes import ProcessGroup
 
 ENTRY = "kfp_distributed.trainers.runtime.entry"
+_FORKED = (ENTRY, "kfp_distributed.trainers.runtime.torchrun", "kfp.dsl.executor_main")
+"""Modules that forks run in forks: replicas of a step, torchrun of a replica, and its ranks."""
 _TRAINERS = ("keras_classifier", "keras_horovod", "torch_classifier", "torch_horovod")
 _STEPS = ("fingerprint_source", "prepare_data", "train", "evaluate", "export_model", "deploy_model", "predict")
 _IMPORTED = (
-    ENTRY,
-    "kfp.dsl.executor_main",
+    *_FORKED,
+    "torch.distributed.run",
     *(f"kfp_distributed.trainers.{name}" for name in _TRAINERS),
     *(f"kfp_distributed.components.{name}.step" for name in _STEPS),
     "torch.distributed.checkpoint.state_dict",
@@ -43,8 +45,6 @@ _HERE = Path(__file__).parent
 _start, _environment = ProcessGroup.start, subprocess_task_handler.environment
 NAMES_VARIABLE = "TESTS_FORKED_REPLICAS_NAMES"
 """Variable with the names of the others, for the server. A Python that is a script sets more of them."""
-PYTHON_VARIABLE = "TESTS_FORKED_REPLICAS_PYTHON"
-"""Variable with the Python that a forked step starts its replicas with, for the server."""
 _FORKS = "TESTS_FORKED_REPLICAS_FORK"
 """Variable that is set while a test may fork."""
 _FOLDER = "TESTS_FORKED_REPLICAS"
@@ -96,23 +96,8 @@ def _can_be_forked(python: str, path: str | None) -> bool:
 def _forking_environment(*arguments: Any, **options: Any) -> Iterator[str]:
     """Yield the Python of a step as kfp.local does, or a script that has the step and its replicas forked."""
     with _environment(*arguments, **options) as python:
-        yield str(_script(forked(python), python)) if python == sys.executable else python
-
-
-def _script(client: Sequence[str], python: str) -> Path:
-    """Write a Python that has modules of replicas and steps forked. In these forks, it is `sys.executable`."""
-    script = Path(f"{client[-2]}.bin", "python")
-    if not script.exists():
-        script.parent.mkdir(exist_ok=True)
-        in_fork = f'{PYTHON_VARIABLE}={shlex.quote(str(script))} exec {shlex.join(client)} "$@"'
-        written = script.with_name(f"{os.getpid()}")
-        written.write_text(
-            f'#!/bin/sh\ncase "$*" in *"-m {ENTRY}" | *"-m kfp.dsl.executor_main "*) {in_fork} ;; esac\n'
-            f'exec {shlex.quote(python)} "$@"\n'
-        )
-        written.chmod(0o700)
-        written.rename(script)
-    return script
+        # The client's second argument from the end is the address of the server.
+        yield f"{forked(python)[-2]}.bin/python" if python == sys.executable else python
 
 
 def forked(python: str | Path, *arguments: str | Path) -> list[str]:
@@ -133,10 +118,11 @@ def forked(python: str | Path, *arguments: str | Path) -> list[str]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not log.exists():
             _start_server(folder, address, log, str(python))
-    return [sys.executable, "-I", "-S", str(_HERE / "client.py"), address, str(python), *map(str, arguments)]
+    return [*_client(address, str(python)), *map(str, arguments)]
 
 
 def _start_server(folder: Path, address: str, log: Path, python: str) -> None:
+    _write_python(Path(f"{address}.bin", "python"), address, python)
     archive = folder / ARCHIVE_KEY
     if not archive.exists():
         archive.write_bytes(make_archive(read_library(REPLICA_PACKAGES)))
@@ -158,3 +144,18 @@ def _start_server(folder: Path, address: str, log: Path, python: str) -> None:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+
+
+def _write_python(script: Path, address: str, python: str) -> None:
+    """Write the Python of forks: a script that has replicas, ranks and steps forked, and runs all else itself."""
+    patterns = " | ".join(f'*"-m {module}"*' for module in _FORKED)
+    script.parent.mkdir()
+    script.write_text(
+        f'#!/bin/sh\ncase "$*" in {patterns}) exec {shlex.join(_client(address, python))} "$@" ;; esac\n'
+        f'exec {shlex.quote(python)} "$@"\n'
+    )
+    script.chmod(0o700)
+
+
+def _client(address: str, python: str) -> list[str]:
+    return [sys.executable, "-I", "-S", str(_HERE / "client.py"), address, python]

@@ -18,6 +18,7 @@ def main() -> None:
     """Have a process forked and wait for its end."""
     server = socket.socket(socket.AF_UNIX)
     content = {"arguments": sys.argv[3:], "environment": dict(os.environ), "folder": os.path.realpath(".")}
+    content["python"] = f"{sys.argv[1]}.bin/python"
     request = json.dumps(content).encode()
     try:
         server.connect(sys.argv[1])

@@ -137,7 +137,10 @@ def run(request: dict, streams: list[int]) -> None:
     of_python = {name: value for name, value in os.environ.items() if name not in known}
     os.environ.clear()
     os.environ.update({**request["environment"], **of_python})
-    sys.executable = os.environ.pop("TESTS_FORKED_REPLICAS_PYTHON", sys.executable)
+    # torchrun starts its ranks with PYTHON_EXEC.
+    sys.executable = os.environ["PYTHON_EXEC"] = request["python"]
+    if request["arguments"][0] == "-u":
+        os.environ["PYTHONUNBUFFERED"] = request["arguments"].pop(0)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)

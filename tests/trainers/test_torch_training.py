@@ -166,7 +166,7 @@ def test_each_process_of_a_replica_has_its_own_rows(run, digits, tmp_path, monke
 
 def test_a_killed_worker_joins_an_elastic_training_again(run, digits):
     facts, model = run(
-        PROGRAM, {**PARAMETERS, "epochs": 120}, "worker-1", "epoch 2/120", number_of_workers=2, min_workers=1
+        PROGRAM, {**PARAMETERS, "epochs": 70}, "worker-1", "epoch 2/70", number_of_workers=2, min_workers=1
     )
     assert facts[-1].succeeded, text(facts)
     # Number of ranks and epoch after which they continue, for each rendezvous.
@@ -175,7 +175,7 @@ def test_a_killed_worker_joins_an_elastic_training_again(run, digits):
     assert (first, start, later[-1][0]) == (3, 0, 3)
     # Any worker may have been rank 0, whose last checkpoint may not have been stored when it was killed.
     assert all(done >= 1 for _, done in later), rounds
-    assert_resumed(epochs(facts), 120, kills=len(later))
+    assert_resumed(epochs(facts), 70, kills=len(later))
     # torchrun may count the killed worker again and wait for it. Then all replicas restart.
     restarts = [fact.text for fact in facts if isinstance(fact, JobEvent) and "restart" in fact.text]
     assert restarts[0] == "restart 1 of 3: worker-1 (worker-1 failed)"
