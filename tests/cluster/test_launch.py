@@ -1,7 +1,6 @@
 """Train steps on a real cluster that succeed, are retried, queued or cancelled."""
 
 import json
-import re
 import signal
 import subprocess
 import threading
