@@ -72,3 +72,9 @@ def test_a_program_runs_in_a_fork_as_in_a_new_python(tmp_path):
     for words in (["-c", program], [str(file)]):
         done = subprocess.run(forked(sys.executable, *words, "x"), capture_output=True, text=True, check=True)
         assert (done.stdout, done.stderr) == (f"__main__ {[words[0], 'x']} True ", "<class '__main__.A'>\n")
+
+
+def test_a_fork_imports_kfp_as_a_new_python_does():
+    program = "from kfp import compiler, dsl\nprint(compiler.Compiler.__name__, dsl.pipeline.__name__)"
+    done = subprocess.run(forked(sys.executable, "-c", program), capture_output=True, text=True, check=True)
+    assert done.stdout == "Compiler pipeline\n"

@@ -26,7 +26,7 @@ def fit(train_dir, model_dir):
     import pyarrow.parquet as pq
     import tensorflow as tf
 
-    Adam, epochs, rate = tf.keras.optimizers.Adam, 12, 1e-2
+    Adam, epochs, rate = tf.keras.optimizers.Adam, 30, 2e-3
     table = pa.concat_tables([pq.read_table(file) for file in glob(train_dir + "/*.parquet")])
     inputs, labels = np.array(table["image"].to_pylist(), np.float32) / 16, np.array(table["label"])
 
