@@ -9,6 +9,9 @@ PACKAGES := components trainers storage cluster_api processes library reports pi
 TYPED := $(PACKAGES) examples
 DISTRIBUTION ?= {"distribution_type":"TF","number_of_workers":3,"number_of_parameter_servers":0}
 
+# With it, each of the many processes that tests start would compile the library anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo check test environments debian-packages test-cluster test-cluster-mpi lint types specs bench bench-ways bench-logs bench-overview bench-tables bench-large bench-checkpoints bench-feeding bench-export
 .PHONY: bench-cluster bench-generations soak cluster-named images image-name docs docs-serve screenshots release clean
 
