@@ -5,15 +5,17 @@ import sys
 import time
 from pathlib import Path
 
+from forked_replicas import forked
+
 
 def start_cluster(processes, folder, environment=None):
     """Start a scheduler and two workers, which see no change of this process; return the address."""
     folder.mkdir()
     file = folder / "scheduler.json"
     options = ["--no-dashboard", "--host", "127.0.0.1"]
-    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", *options, "--port", "0"]
+    command = forked(sys.executable, "-m", "distributed.cli.dask_scheduler", *options, "--port", "0")
     processes.start("scheduler", [*command, "--scheduler-file", file], env=environment)
-    worker = [sys.executable, "-m", "distributed.cli.dask_worker", *options, "--nthreads", "1", "--no-nanny"]
+    worker = forked(sys.executable, "-m", "distributed.cli.dask_worker", *options, "--nthreads", "1", "--no-nanny")
     for number in range(2):
         arguments = ["--scheduler-file", file, "--local-directory", folder]
         processes.start(f"{number}", [*worker, *arguments], env=environment)

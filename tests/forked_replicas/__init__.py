@@ -34,6 +34,8 @@ _IMPORTED = (
     "torch.distributed.run",
     *(f"kfp_distributed.trainers.{name}" for name in _TRAINERS),
     *(f"kfp_distributed.components.{name}.step" for name in _STEPS),
+    "distributed.cli.dask_scheduler",
+    "distributed.cli.dask_worker",
     "torch.distributed.checkpoint.state_dict",
     "torch.distributed.tensor.parallel",
     "transformers.models.bert.modeling_bert",
