@@ -150,13 +150,16 @@ def _start_server(folder: Path, address: str, log: Path, python: str) -> None:
 
 def _write_python(script: Path, address: str, python: str) -> None:
     """Write the Python of forks: a script that has replicas, ranks and steps forked, and runs all else itself."""
-    patterns = " | ".join(f'*"-m {module}"*' for module in _FORKED)
+    patterns = " | ".join(["*/ephemeral_component.py*", *(f'*"-m {module}"*' for module in _FORKED)])
     script.parent.mkdir()
     script.write_text(
         f'#!/bin/sh\ncase "$*" in {patterns}) exec {shlex.join(_client(address, python))} "$@" ;; esac\n'
         f'exec {shlex.quote(python)} "$@"\n'
     )
     script.chmod(0o700)
+    for program in Path(python).parent.iterdir():  # Such as rclone, which the library looks for beside its Python.
+        if not program.name.startswith("python"):
+            script.with_name(program.name).symlink_to(program)
 
 
 def _client(address: str, python: str) -> list[str]:

@@ -137,7 +137,8 @@ def run(request: dict, streams: list[int]) -> None:
     of_python = {name: value for name, value in os.environ.items() if name not in known}
     os.environ.clear()
     os.environ.update({**request["environment"], **of_python})
-    if "_KFP_RUNTIME" not in os.environ:  # Steps import less of kfp than others.
+    # Steps import less of kfp than others.
+    if "_KFP_RUNTIME" not in os.environ and not request["arguments"][0].endswith("/ephemeral_component.py"):
         for module in [name for name in sys.modules if name.partition(".")[0] == "kfp"]:
             del sys.modules[module]
     # torchrun starts its ranks with PYTHON_EXEC.

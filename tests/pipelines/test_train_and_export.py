@@ -13,6 +13,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from environments import trainer_python
+from forked_replicas import forked
 from sklearn.datasets import load_digits
 
 from kfp_distributed.components.model_versions.aliases import resolve
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.takes(50)
 
 
 def test_the_demo_trains_on_several_workers_and_ends_with_a_prediction(tmp_path):
-    demo = [sys.executable, "-m", "kfp_distributed.pipelines.demo", "--folder", str(tmp_path)]
+    demo = forked(sys.executable, "-m", "kfp_distributed.pipelines.demo", "--folder", str(tmp_path))
     done = subprocess.run(demo, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:]
     assert float(re.search(r"^test accuracy +([\d.]+)$", done.stdout, re.MULTILINE)[1]) >= 0.95

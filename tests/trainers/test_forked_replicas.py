@@ -9,6 +9,7 @@ import psutil
 import pytest
 from forked_replicas import forked
 
+from kfp_distributed.components import packaging
 from kfp_distributed.trainers import train_specification
 
 
@@ -78,3 +79,15 @@ def test_a_fork_imports_kfp_as_a_new_python_does():
     program = "from kfp import compiler, dsl\nprint(compiler.Compiler.__name__, dsl.pipeline.__name__)"
     done = subprocess.run(forked(sys.executable, "-c", program), capture_output=True, text=True, check=True)
     assert done.stdout == "Compiler pipeline\n"
+
+
+def test_a_step_and_its_replicas_are_forks(tmp_path):
+    """kfp.local starts a step by the shell program of `packaging`, with this Python in place of python3."""
+    program = "import sys\nprint('tensorflow' in sys.modules, 'kfp.dsl' in sys.modules, sys.argv[1:], sys.executable)"
+    python = f"{forked(sys.executable)[-2]}.bin/python"
+    words = ["sh", "-c", packaging._RUN.replace("python3", python), program, "--x"]
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=True, env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
+    (path,) = tmp_path.glob("*/*.py")
+    assert done.stdout == f"True True ['--component_module_path', '{path}', '--x'] {python}\n"
