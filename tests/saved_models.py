@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import numpy as np
+from forked_replicas import forked
 
 from kfp_distributed.components.evaluate.model_function import load_model_function
 from kfp_distributed.storage.dataset import Column
@@ -27,7 +28,7 @@ def score(store, folder, digits):
     """Return the input specification of a saved model, and its accuracy on the test rows."""
     store.download_folder(folder / "model")
     np.savez(folder / "test.npz", inputs=digits.test_inputs, labels=digits.test_labels)
-    argv = [sys.executable, "-c", SCORE, str(folder / "model"), str(folder / "test.npz")]
+    argv = forked(sys.executable, "-c", SCORE, str(folder / "model"), str(folder / "test.npz"))
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
     output = subprocess.run(argv, capture_output=True, text=True, env=environment)
     assert output.returncode == 0, output.stderr

@@ -11,6 +11,7 @@ import click
 import pytest
 import yaml
 from code_blocks import PAGES, ROOT, TEXT, CodeBlock, as_program, commands, included_files, read_blocks
+from forked_replicas import forked
 
 from kfp_distributed.cli.main import main
 from kfp_distributed.components.train.describe.distributions import KEYS, parse_distribution
@@ -88,7 +89,7 @@ def test_python_runs(page, folder):
     program = folder / f"page_{Path(page).stem.replace('-', '_')}.py"
     program.write_text(as_program([block for block in blocks if not block.skipped]))
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "examples")}
-    done = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, timeout=400)
+    done = subprocess.run(forked(sys.executable, program), env=environment, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, f"{page}:\n{done.stderr}"
 
 

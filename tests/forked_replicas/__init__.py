@@ -49,6 +49,8 @@ NAMES_VARIABLE = "TESTS_FORKED_REPLICAS_NAMES"
 """Variable with the names of the others, for the server. A Python that is a script sets more of them."""
 _FORKS = "TESTS_FORKED_REPLICAS_FORK"
 """Variable that is set while a test may fork."""
+SITE_VARIABLE = "TESTS_FORKED_REPLICAS_SITE"
+"""Variable with the folder of a sitecustomize.py that forks run first. The local runner sets PYTHONPATH itself."""
 _FOLDER = "TESTS_FORKED_REPLICAS"
 """Variable with the folder of the servers' sockets. The workers of a run share them."""
 
@@ -68,6 +70,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if not any(map(item.get_closest_marker, ("command_line", "cluster"))):
             patch.setenv(_FORKS, "true")
+            # Ranks ask each other every millisecond by default, which is most of what they do where processors are few.
+            patch.setenv("HOROVOD_CYCLE_TIME", "5")
             patch.setattr(ProcessGroup, "start", _start_forked)
             patch.setattr(subprocess_task_handler, "environment", _forking_environment)
         return (yield)

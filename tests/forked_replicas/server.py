@@ -156,9 +156,10 @@ def run(request: dict, streams: list[int]) -> None:
     )
     sys.argv[:] = arguments
     first = {"-m": request["folder"], "-c": "", "": str(Path(arguments[0]).parent)}[option]
-    added = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    sys.path[:] = [first, *filter(None, added), *sys.path]
-    if any(Path(folder, "sitecustomize.py").exists() for folder in added if folder):
+    added = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), os.environ.get("TESTS_FORKED_REPLICAS_SITE")]
+    added = [folder for folder in added if folder]
+    sys.path[:] = [first, *added, *sys.path]
+    if any(Path(folder, "sitecustomize.py").exists() for folder in added):
         sys.modules.pop("sitecustomize", None)
         importlib.import_module("sitecustomize")
     # What the server's modules have found once may be another in this environment.

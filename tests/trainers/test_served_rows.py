@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
+from forked_replicas import forked
 
 from kfp_distributed.storage import ChecksumMismatch
 from kfp_distributed.storage.dataset import Column, Label, parts_of_rank
@@ -141,7 +142,7 @@ def test_a_graph_reads_each_row_once_in_an_epoch_and_resumes(digits, tmp_path):
     # 650 rows are 50 batches of 13: two epochs, and the second one from its third batch on.
     ranges = json.dumps([[0, 0, 100], [1, 26, 48]])
     result = subprocess.run(
-        [sys.executable, "-c", GRAPH, str(part), ranges],
+        forked(sys.executable, "-c", GRAPH, str(part), ranges),
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_USE_LEGACY_KERAS": "1"},
         cwd=tmp_path,
         check=True,
