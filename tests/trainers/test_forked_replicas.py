@@ -9,7 +9,7 @@ import psutil
 import pytest
 from forked_replicas import forked
 
-from kfp_distributed.components import packaging
+from kfp_distributed.components import export_model
 from kfp_distributed.trainers import train_specification
 
 
@@ -82,10 +82,11 @@ def test_a_fork_imports_kfp_as_a_new_python_does():
 
 
 def test_a_step_and_its_replicas_are_forks(tmp_path):
-    """kfp.local starts a step by the shell program of `packaging`, with this Python in place of python3."""
+    """kfp.local starts a step by the command of its component, with this Python in place of python3."""
+    shell, option, command, _ = export_model.component_spec.implementation.container.command
     program = "import sys\nprint('tensorflow' in sys.modules, 'kfp.dsl' in sys.modules, sys.argv[1:], sys.executable)"
     python = f"{forked(sys.executable)[-2]}.bin/python"
-    words = ["sh", "-c", packaging._RUN.replace("python3", python), program, "--x"]
+    words = [shell, option, command.replace("python3", python), program, "--x"]
     done = subprocess.run(
         words, capture_output=True, text=True, check=True, env={**os.environ, "TMPDIR": str(tmp_path)}
     )
