@@ -15,6 +15,8 @@ from kfp_distributed.components.train.describe.manifests.train_job import TRAIN_
 from kfp_distributed.components.train.run.runners.kubernetes.choose_operator import own_permissions
 from kfp_distributed.components.train.run.runners.kubernetes.preflight import needed_permissions
 
+pytestmark = pytest.mark.takes(5)
+
 ROOT = Path(__file__).parent.parent
 IMAGES = sorted(path.parent for path in (ROOT / "images").glob("*/Containerfile"))
 ROLE, BINDING = yaml.safe_load_all((ROOT / "deploy" / "rbac.yaml").read_text())

@@ -8,6 +8,8 @@ from environments import TEST_ENVIRONMENTS, chromium, environment, trainer_pytho
 
 from kfp_distributed.trainers.requirements import variable_of
 
+pytestmark = pytest.mark.takes(7)
+
 LOOK_UPS = {
     **dict.fromkeys(("horovod", "pytorch", "horovod-pytorch"), trainer_python.__wrapped__),
     **dict.fromkeys(TEST_ENVIRONMENTS, environment),

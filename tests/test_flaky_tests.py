@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.takes(3)
+
 PROGRAM = Path(__file__).parents[1] / "tools" / "flaky_tests.py"
 FLAKY = """
 import pathlib

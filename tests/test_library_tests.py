@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from library_tests import installed, record_name
 
-pytestmark = pytest.mark.takes(30)
+pytestmark = pytest.mark.takes(32)
 
 FILES = {
     "pyproject.toml": "[tool.pytest.ini_options]\nmarkers = ['of_libraries', 'slow']\n",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from environments import TEST_ENVIRONMENTS, environment, newest_python
 
-pytestmark = pytest.mark.takes(40)
+pytestmark = pytest.mark.takes(70)
 
 ROOT = Path(__file__).parents[1]
 

@@ -94,7 +94,7 @@ def repository(tmp_path_factory):
     return folder
 
 
-@pytest.mark.takes(15)
+@pytest.mark.takes(31)
 def test_two_builds_of_a_commit_are_equal(repository, tmp_path, monkeypatch):
     monkeypatch.setenv("VERSION", VERSION)
     first = content_of(tmp_path / "first", build_release(VERSION, tmp_path / "first", repository))

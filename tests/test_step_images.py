@@ -13,6 +13,8 @@ from test_deploy import run_make
 from kfp_distributed.components.step_packages import DASK, PACKAGES
 from kfp_distributed.library.content import STEP_PACKAGES, content_hash, read_library
 
+pytestmark = pytest.mark.takes(6)
+
 ROOT = Path(__file__).parent.parent
 STEPS = {
     "steps": ("prepare_data", "train", "export_model", "fingerprint_source", "deploy_model"),

@@ -11,6 +11,8 @@ from kfp_distributed.cli.main import main
 from kfp_distributed.cluster_api import configuration as own_cluster
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 
+pytestmark = pytest.mark.takes(2)
+
 NOWHERE = """\
 apiVersion: v1
 kind: Config

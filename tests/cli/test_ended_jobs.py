@@ -20,6 +20,8 @@ from kfp_distributed.components.train.tell.training_summary import TrainingSumma
 from kfp_distributed.storage import embedded_object_store, open_store
 from kfp_distributed.storage.store import Store
 
+pytestmark = pytest.mark.takes(3)
+
 NOW = datetime(2026, 11, 23, 14, 10, 0, tzinfo=UTC)
 CREATED = datetime(2026, 11, 23, 14, 0, 0, tzinfo=UTC).timestamp()
 FAILED = TrainingSummary(

@@ -9,6 +9,8 @@ from kfp_distributed.cli import options
 from kfp_distributed.cli.installation import installed_objects
 from kfp_distributed.cli.main import main
 
+pytestmark = pytest.mark.takes(43)
+
 OBJECTS = installed_objects("team", "pipeline-runner")
 LIBRARY = OBJECTS[2]["metadata"]["name"]
 ROLE, CONFIG_MAP = "kfp-distributed-train", f"configmaps/{LIBRARY}"

@@ -21,6 +21,8 @@ from kfp_distributed.cli.libraries import library_fault
 from kfp_distributed.library.archive import library_config_map, make_archive, make_small_archive
 from kfp_distributed.library.content import content_hash
 
+pytestmark = pytest.mark.takes(12)
+
 RULES = yaml.safe_load(Path(__file__).parents[2].joinpath("deploy", "rbac.yaml").read_text().split("---")[0])["rules"]
 LIBRARY = library_config_map("team")
 OBJECTS = ROLE, BINDING, _ = installed_objects("team", "pipeline-runner")

@@ -118,6 +118,7 @@ def test_a_library_that_cannot_be_read_is_a_warning():
     ]
 
 
+@pytest.mark.takes(4)
 def test_the_image_of_evaluate_adds_to_the_environment(tmp_path, monkeypatch):
     arguments = ["compile", str(tmp_path), "--evaluate-image", "evaluate:1"]
     monkeypatch.setenv("KFP_DISTRIBUTED_PACKAGE", "name==1")

@@ -14,6 +14,8 @@ from kfp_distributed.cli.libraries import read_step_libraries
 from kfp_distributed.cli.main import main
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 
+pytestmark = pytest.mark.takes(22)
+
 HELP = """
 import sys
 from kfp_distributed.cli.main import main

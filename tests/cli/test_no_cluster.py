@@ -6,6 +6,8 @@ from click.testing import CliRunner
 from kfp_distributed.cli.main import main
 from kfp_distributed.cluster_api import configuration
 
+pytestmark = pytest.mark.takes(8)
+
 WHAT_TO_DO = "set KUBECONFIG to a kubeconfig file, or run this in a pod of the cluster"
 
 

@@ -14,6 +14,8 @@ from kfp_distributed.components.train.describe.manifests import HASH_ANNOTATION
 from kfp_distributed.library.archive import make_archive, read_archive
 from kfp_distributed.library.content import REPLICA_PACKAGES, content_hash, read_library
 
+pytestmark = pytest.mark.takes(11)
+
 TEMPLATE = """\
         metadata:
           labels:

@@ -18,6 +18,8 @@ import pytest
 from kfp_distributed.library.archive import make_archive, make_small_archive
 from kfp_distributed.library.content import STEP_PACKAGES, content_hash, read_library
 
+pytestmark = pytest.mark.takes(8)
+
 NAME = "kfp-distributed-0.1.0-0123456789ab"
 PATH = f"/api/v1/namespaces/team-a/configmaps/{NAME}"
 SENTENCE = f"ConfigMap team-a/{NAME}: {{}}; run kfp-distributed install --namespace team-a"

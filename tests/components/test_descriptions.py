@@ -7,6 +7,8 @@ import yaml
 
 from kfp_distributed.pipelines.specs import write_specs
 
+pytestmark = pytest.mark.takes(14)
+
 NAMES = [
     "prepare_data",
     "train",

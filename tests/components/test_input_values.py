@@ -49,6 +49,7 @@ def of_inner_pipeline(n: int = 3) -> str:
     return inner(n=n).output
 
 
+@pytest.mark.takes(13)
 @pytest.mark.parametrize(
     ("pipeline", "expected"),
     [(of_constant, "0.0"), (of_parameter, "2.0"), (of_output, "1.0"), (of_inner_pipeline, "3.0")],

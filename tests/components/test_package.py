@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.takes(19)
+
 IMPORT = "import kfp_distributed.components.train.run.launch as launch"
 COMPONENT = "from kfp_distributed.components import train"
 

@@ -16,6 +16,8 @@ from kfp_distributed.library.content import content_hash, read_library
 from kfp_distributed.pipelines.specs import write_specs
 from kfp_distributed.storage import credentials_from_environment, embedded_object_store, open_store
 
+pytestmark = pytest.mark.takes(72)
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -17,6 +17,8 @@ from kfp_distributed.library.archive import make_archive
 from kfp_distributed.library.content import read_library
 from kfp_distributed.library.packages import install_command, unmet
 
+pytestmark = pytest.mark.takes(41)
+
 GADGET = "tiny_gadget-1-py3-none-any.whl"
 
 

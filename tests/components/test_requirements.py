@@ -15,6 +15,8 @@ from kfp_distributed.components.prepare_data import preparation_job as prepare_d
 from kfp_distributed.components.step_packages import DASK, PACKAGES, PREDICTION, PREPARATION
 from kfp_distributed.trainers.requirements import ENTRY
 
+pytestmark = pytest.mark.takes(43)
+
 ROOT = Path(__file__).parents[2]
 PACKAGE_FOLDERS = (
     "components",

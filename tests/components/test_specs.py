@@ -13,6 +13,8 @@ from kfp_distributed.components import Delivery, steps
 from kfp_distributed.components.packaging import bootstrap
 from kfp_distributed.pipelines.specs import dump, write_specs
 
+pytestmark = pytest.mark.takes(22)
+
 NAMES = [
     "prepare_data",
     "train",

@@ -9,6 +9,8 @@ from kfp_distributed.pipelines.local_run import local_run
 from kfp_distributed.storage import open_store
 from kfp_distributed.trainers import train_specification
 
+pytestmark = pytest.mark.takes(6)
+
 
 def compiled(component, folder) -> dict:
     compiler.Compiler().compile(component, str(folder / "step.yaml"))

@@ -18,6 +18,8 @@ from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 from kfp_distributed.storage.opener import open_store
 
+pytestmark = pytest.mark.takes(17)
+
 
 def test_interface():
     spec = dsl.component(base_image="python:3.11")(deploy_model).component_spec

@@ -10,6 +10,8 @@ from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.deploy_model.deployment import DeploymentFailed
 from kfp_distributed.components.deploy_model.service_checks import PERMISSIONS, check_kserve
 
+pytestmark = pytest.mark.takes(7)
+
 ADDRESS = "http://digits-predictor.default.svc.cluster.local"
 
 

@@ -29,7 +29,7 @@ from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 from kfp_distributed.storage.opener import open_store
 
-pytestmark = pytest.mark.takes(20)
+pytestmark = pytest.mark.takes(17)
 
 
 def export(folder, model, aliases=()):

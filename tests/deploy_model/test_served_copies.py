@@ -11,6 +11,8 @@ from kfp_distributed.storage.errors import KeyNotFound
 from kfp_distributed.storage.files import FileEntry
 from kfp_distributed.storage.opener import open_store
 
+pytestmark = pytest.mark.takes(2)
+
 ID = "0123456789abcdef-0123456789abcdef"
 BYTES = 20_000_000
 

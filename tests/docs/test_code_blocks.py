@@ -80,6 +80,7 @@ def test_yaml_is_valid(page):
         assert list(yaml.safe_load_all(block.code))
 
 
+@pytest.mark.takes(6)
 @pytest.mark.parametrize("page", pages_with("python"))
 def test_python_runs(page, folder):
     """The blocks of a page are one program. One that is skipped is only compiled."""

@@ -186,6 +186,7 @@ def test_the_table_of_the_local_runner_has_each_key_that_a_cluster_alone_can_fol
     assert {name for name in KEYS if name.endswith("_timeout")} <= {*re.findall(r"`(\w+)`", table)}
 
 
+@pytest.mark.takes(2)
 def test_every_environment_variable_of_ours_is_documented():
     prefixes = "KFP_DISTRIBUTED|AWS|MLFLOW"
     page = (PAGES / "environment-variables.md").read_text("utf-8")

@@ -18,6 +18,8 @@ from mkdocs.config import load_config
 
 from kfp_distributed.cli.main import main
 
+pytestmark = pytest.mark.takes(39)
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -6,6 +6,8 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from kfp_distributed.components.evaluate.cells import Cells
 
+pytestmark = pytest.mark.takes(3)
+
 
 def cells_of(batches, limit):
     cells = Cells.empty()

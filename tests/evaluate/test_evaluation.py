@@ -29,6 +29,8 @@ from kfp_distributed.storage.dataset import Column
 from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelIncomplete, ModelManifest
 
+pytestmark = pytest.mark.takes(8)
+
 IMAGES = [None, 4, 4]
 
 

@@ -20,6 +20,8 @@ from sklearn.metrics import (
 from kfp_distributed.components.evaluate.classification import metric_values, score_rows
 from kfp_distributed.storage.dataset import Column, DatasetManifest, Label, Shard
 
+pytestmark = pytest.mark.takes(7)
+
 
 @pytest.fixture(scope="module")
 def metrics_of(tmp_path_factory):

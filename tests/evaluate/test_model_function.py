@@ -6,6 +6,8 @@ import pytest
 
 from kfp_distributed.components.model_formats.model_signature import pick_output
 
+pytestmark = pytest.mark.takes(13)
+
 LOAD = """
 import sys
 from pathlib import Path

@@ -19,6 +19,8 @@ from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetMan
 from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 
+pytestmark = pytest.mark.takes(4)
+
 COLUMNS = (Column("size", "number", "float32"), Column("age", "number", "float32"))
 PRICE = Label("kind", (), "regression", mean=1e9, std=10.0)
 WEIGHTS = np.array([[3.0], [-2.0]], np.float32)

@@ -18,6 +18,8 @@ from kfp_distributed.components.evaluate.regression_scores import (
 )
 from kfp_distributed.components.moments import Moments
 
+pytestmark = pytest.mark.takes(4)
+
 
 def scores(targets, predictions, batch=4096):
     moments, sums = Moments(), ErrorSums()

@@ -195,6 +195,7 @@ def test_the_hardest_of_many_classes_have_curves():
     assert page.curves.endswith("The 7 classes with the lowest average precision are shown.")
 
 
+@pytest.mark.takes(12)
 @pytest.mark.parametrize("classes", [40, 1000])
 def test_a_page_stays_small_whatever_it_shows(classes):
     names = tuple(f"a rather long name of class {index}" for index in range(classes))

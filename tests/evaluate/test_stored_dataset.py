@@ -13,6 +13,8 @@ from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.errors import ChecksumMismatch
 from kfp_distributed.storage.shards import read_stored_batches
 
+pytestmark = pytest.mark.takes(2)
+
 
 @pytest.fixture
 def stored(pictures, tmp_path, monkeypatch):

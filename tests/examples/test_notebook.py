@@ -16,7 +16,7 @@ from nbclient.exceptions import CellExecutionError
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebooks" / "first_training.ipynb"
 
-pytestmark = [pytest.mark.takes(60)]
+pytestmark = [pytest.mark.takes(86)]
 
 LONG_TRAINING = """
 with local_run("interrupted-run"):

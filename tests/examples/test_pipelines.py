@@ -10,6 +10,8 @@ from kfp.compiler import Compiler
 from kfp_distributed.components.train.describe.distributions import parse_distribution
 from kfp_distributed.pipelines.local_run import local_run
 
+pytestmark = pytest.mark.takes(27)
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HOW_TO = runpy.run_path(str(EXAMPLES / "how_to_pipelines.py"))["PIPELINES"]
 

@@ -20,6 +20,8 @@ from kfp_distributed.components.train.run.runners.choose import RUNNER_VARIABLE
 from kfp_distributed.storage.dataset import DatasetManifest
 from kfp_distributed.storage.embedded import embedded_object_store
 
+pytestmark = pytest.mark.takes(13)
+
 ROWS = 200
 DAYS = [datetime.date(2024, 1, 1) + datetime.timedelta(days=i) for i in range(ROWS)]
 LABEL = ["a", "b"] * (ROWS // 2)

@@ -20,6 +20,8 @@ from kfp_distributed.components.model_versions.deletion import delete_version, s
 from kfp_distributed.components.model_versions.versions import VersionRefused, read_complete
 from kfp_distributed.storage.opener import open_store
 
+pytestmark = pytest.mark.takes(16)
+
 
 @pytest.fixture(params=["s3", "folder"])
 def root(request, bucket, tmp_path):

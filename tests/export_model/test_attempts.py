@@ -14,6 +14,8 @@ from kfp_distributed.components.model_versions.deletion import delete_version
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.opener import open_store
 
+pytestmark = pytest.mark.takes(5)
+
 RUN = "4f5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11"
 TASK = f"minio://mlpipeline/v2/artifacts/digits/{RUN}/export-model/11111111-aaaa-4bbb-8ccc-dddddddddddd"
 OTHER_TASK = TASK.replace("11111111", "22222222")

@@ -19,6 +19,8 @@ from kfp_distributed.storage.files import describe_folder, list_files
 from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, verify_model_folder
 from kfp_distributed.storage.opener import open_store
 
+pytestmark = pytest.mark.takes(5)
+
 
 def files_of(folder, prefix):
     return {f"{prefix}/{path}": (folder / path).read_bytes() for path in list_files(folder)}

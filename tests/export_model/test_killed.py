@@ -12,6 +12,8 @@ from kfp_distributed.components.model_versions.claims import Claim
 from kfp_distributed.storage.files import list_files
 from kfp_distributed.storage.opener import open_store
 
+pytestmark = pytest.mark.takes(29)
+
 # The pause keeps a fast export from ending before the test has seen that it is under way.
 EXPORT = """
 import sys, time

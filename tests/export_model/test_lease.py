@@ -9,6 +9,8 @@ from kfp_distributed.storage.files import list_files
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.s3 import S3Store
 
+pytestmark = pytest.mark.takes(3)
+
 RIVAL = "a rival saw"
 
 

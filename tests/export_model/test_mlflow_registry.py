@@ -12,7 +12,7 @@ from kfp_distributed.components.export_model.mlflow_version import record_in_mlf
 from kfp_distributed.components.export_model.step import run_step
 from kfp_distributed.components.export_model.version_record import VersionRecord
 
-pytestmark = pytest.mark.takes(20)
+pytestmark = pytest.mark.takes(41)
 TASK = "11111111-aaaa-4bbb-8ccc-dddddddddddd"
 RECORD = VersionRecord("digits", 3, "s3://models/it's/digits/3", "onnx", "run-1", {"accuracy": 0.75}, ("production",))
 

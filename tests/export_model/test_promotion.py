@@ -14,6 +14,8 @@ from kfp_distributed.components.model_versions.versions import VersionRefused
 from kfp_distributed.storage.files import list_files
 from kfp_distributed.storage.opener import open_store
 
+pytestmark = pytest.mark.takes(9)
+
 TASK = "minio://mlpipeline/v2/artifacts/digits/4f5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11/export-model/"
 FIRST, SECOND = TASK + "11111111-aaaa-4bbb-8ccc-dddddddddddd", TASK + "22222222-aaaa-4bbb-8ccc-dddddddddddd"
 

@@ -11,7 +11,7 @@ from kfp_distributed.storage.files import describe_folder, list_files
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelIncomplete, ModelManifest
 from kfp_distributed.storage.opener import open_store
 
-pytestmark = on_each_store
+pytestmark = [on_each_store, pytest.mark.takes(35)]
 MODEL_BYTES = 30_000_000
 
 

@@ -16,6 +16,8 @@ from kfp_distributed.pipelines.specs import write_specs
 from kfp_distributed.pipelines.train_and_export import train_and_export
 from kfp_distributed.storage.dataset import DatasetManifest
 
+pytestmark = pytest.mark.takes(5)
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TASK_OUTPUT = {
     "taskOutputParameter": {"outputParameterKey": "Output", "producerTask": "fingerprint-source"},

@@ -14,6 +14,8 @@ from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.s3 import S3Store
 
+pytestmark = pytest.mark.takes(2)
+
 
 def counts(value):
     """Return the numbers of files and of bytes of a fingerprint."""

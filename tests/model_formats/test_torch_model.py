@@ -13,6 +13,8 @@ from forked_replicas import forked
 
 from kfp_distributed.components.model_formats.load import load_model
 
+pytestmark = pytest.mark.takes(4)
+
 PROGRAM = """
 import json, sys
 from pathlib import Path

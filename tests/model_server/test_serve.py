@@ -29,6 +29,8 @@ from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.trainers.onnx_inputs import with_column_inputs
 
+pytestmark = pytest.mark.takes(29)
+
 COLUMNS = (Column("size", "number", "float32", fill=2.0), Column("colour", "category", "int32", vocabulary=("red",)))
 ROWS = [{"size": 1.5, "colour": "red"}, {"size": float("nan"), "colour": ""}, {"size": 3, "colour": "unknown"}]
 MAIN = [sys.executable, "-c", "from kfp_distributed.cli.main import main; main()", "serve"]

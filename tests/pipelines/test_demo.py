@@ -11,7 +11,7 @@ import psutil
 import pytest
 from process_hygiene import started
 
-pytestmark = pytest.mark.takes(30)
+pytestmark = pytest.mark.takes(121)
 
 DEMO = [sys.executable, "-m", "kfp_distributed.pipelines.demo"]
 

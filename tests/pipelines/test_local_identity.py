@@ -8,7 +8,7 @@ from kfp import dsl
 from kfp_distributed.components import prepare_data, train
 from kfp_distributed.pipelines.local_run import local_run
 
-pytestmark = pytest.mark.takes(10)
+pytestmark = pytest.mark.takes(12)
 
 # The first attempt with epochs=3 fails.
 FIT = """

@@ -53,6 +53,7 @@ finally:
 """
 
 
+@pytest.mark.takes(4)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_neither_a_folder_nor_kfp_local_initialised(tmp_path, number):
     process = subprocess.Popen(
@@ -91,6 +92,7 @@ def refusal(folder) -> str:
     return str(caught.value)
 
 
+@pytest.mark.takes(3)
 def test_a_second_local_run_is_refused_and_the_first_is_not_disturbed(tmp_path):
     texts = []
     with local_run(tmp_path / "first", embedded_store=False):

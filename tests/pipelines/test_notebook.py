@@ -11,7 +11,7 @@ import pytest
 
 manager = pytest.importorskip("jupyter_client.manager")
 
-pytestmark = pytest.mark.takes(20)
+pytestmark = pytest.mark.takes(16)
 
 CELL = """
 import asyncio

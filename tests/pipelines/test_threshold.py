@@ -15,8 +15,6 @@ from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetMan
 from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 
-pytestmark = pytest.mark.takes(40)
-
 # The inputs are the model's output. It is 1 too high for the second row, and takes the third one for the other class.
 INPUTS = {
     "regression": np.array([[1.0], [3.0], [3.0], [4.0]], np.float32),
@@ -71,6 +69,7 @@ def write_model(folder, width):
     (folder / MODEL_MANIFEST).write_text(ModelManifest("onnx", describe_folder(folder)).to_json())
 
 
+@pytest.mark.takes(19)
 @pytest.mark.parametrize(
     ("task", "threshold", "score", "is_exported"),
     [

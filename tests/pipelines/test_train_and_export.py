@@ -24,7 +24,7 @@ from kfp_distributed.pipelines.train_and_export import train_and_export
 from kfp_distributed.storage import open_store
 from kfp_distributed.trainers.requirements import variable_of
 
-pytestmark = pytest.mark.takes(50)
+pytestmark = pytest.mark.takes(63)
 
 
 def test_the_demo_trains_on_several_workers_and_ends_with_a_prediction(tmp_path):

@@ -8,6 +8,8 @@ from kfp import compiler
 
 from kfp_distributed import components
 
+pytestmark = pytest.mark.takes(26)
+
 
 @pytest.fixture(scope="module")
 def specs(tmp_path_factory):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pyarrow.parquet as pq
+import pytest
 from compiled import Run, run_step_command, step_command
 from kfp import dsl
 from prediction_models import linear_network, save_onnx
@@ -14,6 +15,8 @@ from kfp_distributed.components import predict, prepare_data, train
 from kfp_distributed.components.predict.component import predict as function
 from kfp_distributed.pipelines.local_run import local_run
 from kfp_distributed.pipelines.specs import write_specs
+
+pytestmark = pytest.mark.takes(15)
 
 
 def test_interface():

@@ -8,6 +8,8 @@ from prediction_models import linear_network, manifest_of, save_onnx
 
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, read_batches
 
+pytestmark = pytest.mark.takes(2)
+
 
 @pytest.fixture
 def numbers(tmp_path, prepared):

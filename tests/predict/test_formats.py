@@ -12,6 +12,8 @@ from kfp import dsl
 
 from kfp_distributed.components.evaluate.component import evaluate
 
+pytestmark = pytest.mark.takes(4)
+
 TREES = Path(__file__).parent / "scikit_learn"
 ROWS = "5.1,3.5,1.4,0.2,setosa\n5.0,2.0,3.5,1.0,versicolor\n6.9,3.2,5.7,2.3,virginica\n"
 PROBABILITIES = [[1, 0, 0], [0, 0.90740740, 0.09259259], [0, 0.02173913, 0.97826087]]

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.takes(3)
+
 MOUNT = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c")
 PROGRAM = """
 import sys

@@ -116,6 +116,7 @@ def test_outputs_that_are_no_probabilities_or_numbers_are_refused(tmp_path, sour
     )
 
 
+@pytest.mark.takes(30)
 def test_a_large_source_needs_no_more_memory(tmp_path, model, predicted):
     """One batch of rows at a time is in memory, whatever the number of the rows is."""
     code = r"""

@@ -16,6 +16,8 @@ from prediction_models import linear_network, save_onnx
 from kfp_distributed.components.predict.prediction_files import PredictionFiles
 from kfp_distributed.storage.dataset import Column, Label
 
+pytestmark = pytest.mark.takes(7)
+
 ROWS = 500
 
 

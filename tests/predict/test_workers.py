@@ -16,6 +16,8 @@ from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.model import ModelIncomplete
 from kfp_distributed.storage.opener import open_store
 
+pytestmark = pytest.mark.takes(16)
+
 ROWS = 400
 PARAMETERS = {"key_columns": ["id"], "csv_format": {}, "on_bad_row": "skip", "probabilities": True}
 

@@ -8,6 +8,8 @@ import pytest
 
 from kfp_distributed.storage.dataset import read_batches
 
+pytestmark = pytest.mark.takes(4)
+
 HELD_OUT = {"validation_fraction": 0, "test_fraction": 1}
 FLAGS = [i % 3 == 0 for i in range(60)]
 SPELLINGS = {"python": ("False", "True"), "r": ("FALSE", "TRUE"), "json": ("false", "true")}

@@ -24,6 +24,7 @@ def truncated(size=(64, 64)):
     return data.getvalue()[:-300]
 
 
+@pytest.mark.takes(4)
 @pytest.mark.parametrize("size", [(4, 2), (300, 200)], ids=["small", "large"])
 @pytest.mark.parametrize("name", ["dog/00.png", "cat/01.png", "cat/99.png"])
 def test_broken_images_are_skipped_and_named(folder, file, run, tmp_path, capsys, name, size):

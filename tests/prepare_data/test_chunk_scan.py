@@ -17,6 +17,8 @@ from kfp_distributed.components.prepare_data.reading import ReadAgain, RejectedR
 from kfp_distributed.components.prepare_data.scan import Merge, scan
 from kfp_distributed.components.prepare_data.sources import open_source
 
+pytestmark = pytest.mark.takes(41)
+
 WHOLE = 2**40
 FIRST, BLOCK = 40, 60
 SIZES = (1, BLOCK, 4 * BLOCK)

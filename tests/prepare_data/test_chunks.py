@@ -63,6 +63,7 @@ def random_csv(generator, rows=60):
     return (mark + end.join(lines) + (end if generator.random() < 0.5 else "")).encode()
 
 
+@pytest.mark.takes(12)
 @pytest.mark.parametrize("seed", range(150))
 def test_parts_of_csv_have_the_blocks_of_the_file(file, seed):
     generator = np.random.default_rng(seed)
@@ -128,6 +129,7 @@ def check(path, tmp_path, sizes=(1, BLOCK, 3 * BLOCK), options=Options(label_col
     return expected
 
 
+@pytest.mark.takes(21)
 @pytest.mark.parametrize("seed", range(40))
 def test_rows_of_csv(file, tmp_path, seed):
     rows, rejected = check(file("data.csv", random_csv(np.random.default_rng(seed))), tmp_path)

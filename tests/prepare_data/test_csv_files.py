@@ -14,6 +14,7 @@ LABELLED = Options(label_column="kind")
 LONG = "".join(f"{i},a\n" for i in range(300_000))
 
 
+@pytest.mark.takes(3)
 @pytest.mark.parametrize(
     ("text", "message"),
     [

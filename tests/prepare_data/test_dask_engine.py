@@ -23,7 +23,7 @@ from kfp_distributed.processes import ProcessGroup
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.embedded import embedded_object_store
 
-pytestmark = pytest.mark.takes(120)
+pytestmark = pytest.mark.takes(135)
 
 SPLITS = ("train", "validation", "test")
 

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.takes(12)
+
 MOUNT = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c")
 PROGRAM = """
 import sys

@@ -17,6 +17,8 @@ from kfp_distributed.library.address_secrets import without_secrets
 from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.opener import open_store
 
+pytestmark = pytest.mark.takes(7)
+
 ROWS = "x,label\n" + "1,a\n2,b\n" * 10
 
 

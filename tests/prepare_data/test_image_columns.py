@@ -20,6 +20,8 @@ from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.sources import open_source
 from kfp_distributed.storage.dataset import Column
 
+pytestmark = pytest.mark.takes(5)
+
 IMAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 FEATURES = {
     "image": {"_type": "Image"},

@@ -130,6 +130,7 @@ def test_keys_of_later_lines_are_left_out_with_a_line(file, run, capsys):
     assert line in capsys.readouterr().out
 
 
+@pytest.mark.takes(8)
 @pytest.mark.parametrize("at", [1, 2000])
 @pytest.mark.parametrize(
     ("line", "problem"),

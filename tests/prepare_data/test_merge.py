@@ -16,6 +16,8 @@ from kfp_distributed.components.prepare_data.precision import Precision
 from kfp_distributed.components.prepare_data.reading import ReadAgain, RejectedRows, RowsRefused
 from kfp_distributed.components.prepare_data.row_numbers import WholeNumbers
 
+pytestmark = pytest.mark.takes(3)
+
 SEEDS = range(30)
 
 

@@ -16,6 +16,8 @@ from kfp_distributed.components.prepare_data.scan import scan
 from kfp_distributed.components.prepare_data.sources import open_source
 from kfp_distributed.storage.dataset import Column
 
+pytestmark = pytest.mark.takes(2)
+
 LABELLED = Options(label_column="kind")
 
 

@@ -14,6 +14,8 @@ from kfp_distributed.components.prepare_data.duplicates import row_hashes
 from kfp_distributed.components.prepare_data.preparation_options import parse_options
 from kfp_distributed.components.prepare_data.split_rows import TEST, VALIDATION, count_groups, split_groups, split_times
 
+pytestmark = pytest.mark.takes(3)
+
 LARGE = 2**53
 ROWS = range(200)
 SEMICOLON = {"separator": ";", "decimal": ","}

@@ -4,6 +4,7 @@ import base64
 import io
 
 import numpy as np
+import pytest
 from pages import Page
 from PIL import Image
 
@@ -163,6 +164,7 @@ def test_a_page_with_images():
     assert {image["alt"] for image in page.all("img")} == {"image of class a"}
 
 
+@pytest.mark.takes(2)
 def test_a_page_stays_small_whatever_it_shows():
     generator = np.random.default_rng(0)
     classes = tuple(f"class {i}" for i in range(1000))

@@ -8,6 +8,8 @@ import pytest
 from kfp_distributed.components.prepare_data.preparation_options import parse_options
 from kfp_distributed.storage.dataset import read_batches
 
+pytestmark = pytest.mark.takes(5)
+
 SPLITS = ("train", "validation", "test")
 
 

@@ -19,6 +19,8 @@ from kfp_distributed.components.prepare_data.strata import plan_strata
 from kfp_distributed.components.prepare_data.write import write_splits
 from kfp_distributed.components.worker_pool.piece_tasks import run_here
 
+pytestmark = pytest.mark.takes(5)
+
 ROWS = 3000
 
 

@@ -14,6 +14,8 @@ from kfp_distributed.components.prepare_data.scan import scan
 from kfp_distributed.components.prepare_data.sources import open_source
 from kfp_distributed.storage.dataset import read_batches
 
+pytestmark = pytest.mark.takes(2)
+
 
 @pytest.mark.parametrize(
     ("values", "pair", "stored"),

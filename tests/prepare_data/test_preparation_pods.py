@@ -48,6 +48,8 @@ from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.trainers.runtime.job_description import JOB_VARIABLE
 from kfp_distributed.trainers.runtime.lost_step import LOST_SECONDS_VARIABLE
 
+pytestmark = pytest.mark.takes(34)
+
 SPLITS = ("train", "validation", "test")
 ROOT = "s3://pipelines/v2/artifacts/digits/8f3c1d7e-2f3a-4b5c-9d6e-7f8091a2b3c4/prepare-data/51b25a3c-7d1e-4f2a-8b6c-0d9e8f7a6b5c"
 

@@ -146,6 +146,7 @@ def test_the_log_says_what_the_cache_knows_of_the_source(
     assert manifest.source_fingerprint == fingerprint
 
 
+@pytest.mark.takes(2)
 def test_a_cancelled_step_leaves_no_files(tmp_path):
     """SIGTERM comes while the rows are read."""
     source, temporary = tmp_path / "data.csv", tmp_path / "temporary"
@@ -168,6 +169,7 @@ prepare_data(**artifacts, source=r"{source}")
     assert (list(temporary.iterdir()), (tmp_path / "out").exists()) == ([], False)
 
 
+@pytest.mark.takes(4)
 @pytest.mark.parametrize("limit", [100_000, 3_000_000])
 def test_a_full_disk_leaves_no_files(tmp_path, limit):
     """A file may have `limit` bytes: one of the pieces of the rows, or a shard that is written from them, has more."""

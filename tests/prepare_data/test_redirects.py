@@ -14,6 +14,8 @@ from kfp_distributed.components import http_redirects
 from kfp_distributed.components.address_scopes import AddressScope, scope_of
 from kfp_distributed.components.prepare_data.fetch import local_copy
 
+pytestmark = pytest.mark.takes(13)
+
 ROWS = b"x,label\n1,a\n2,b\n"
 
 SCOPES = {"127.0.0.2": AddressScope.PUBLIC, "127.0.0.3": AddressScope.PRIVATE, "127.0.0.4": AddressScope.LINK_LOCAL}

@@ -25,6 +25,8 @@ from kfp_distributed.components.train.run.runners.local.ports import free_ports
 from kfp_distributed.library.address_secrets import without_secrets
 from kfp_distributed.library.start import INSTALLS_PACKAGES
 
+pytestmark = pytest.mark.takes(41)
+
 ROWS = "x,label\n" + "1,a\n2,b\n" * 10
 BIG = os.urandom(BLOCK_BYTES + 1000)
 

@@ -22,6 +22,8 @@ from kfp_distributed.components.prepare_data.strata import StrataRows, plan_stra
 from kfp_distributed.components.prepare_data.write import write_splits
 from kfp_distributed.storage.dataset import DatasetManifest, parts_of_rank, read_batches, whole_shard
 
+pytestmark = pytest.mark.takes(21)
+
 
 def rows_file(file, rows, name="data.csv", kinds="ab"):
     """A file sorted by class, whose column x numbers the rows."""

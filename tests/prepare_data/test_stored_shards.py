@@ -12,6 +12,8 @@ from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.shards import fetch_manifest, fetch_shards
 
+pytestmark = pytest.mark.takes(4)
+
 SPLITS = ("train", "validation", "test")
 ROOT = "minio://pipelines/v2/artifacts/digits/0b0e/prepare-data/5f1c"
 

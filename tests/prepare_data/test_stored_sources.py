@@ -39,7 +39,7 @@ from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, Storag
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.s3 import S3Store
 
-pytestmark = pytest.mark.takes(120)
+pytestmark = pytest.mark.takes(108)
 
 GROUP_ROWS = 5000
 

@@ -9,6 +9,8 @@ import pytest
 
 from kfp_distributed.storage.dataset import read_batches
 
+pytestmark = pytest.mark.takes(2)
+
 SPLITS = ("train", "validation", "test")
 
 

@@ -14,6 +14,8 @@ from kfp_distributed.components.prepare_data.split_rows import split_times
 from kfp_distributed.components.prepare_data.times import time_keys, time_text, time_type
 from kfp_distributed.storage.dataset import read_batches
 
+pytestmark = pytest.mark.takes(3)
+
 # Nanoseconds, of which 64-bit floats have every 256th only.
 START = 1_700_000_000_000_000_000
 ROWS = 200

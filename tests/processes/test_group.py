@@ -15,6 +15,8 @@ from process_hygiene import started
 
 from kfp_distributed.processes import ProcessGroup
 
+pytestmark = pytest.mark.takes(8)
+
 # Without a timeout, a test would wait forever for a signal that is not sent.
 
 STUBBORN = "trap '' TERM INT HUP; echo ready; while :; do sleep 1000; done"

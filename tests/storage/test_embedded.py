@@ -13,6 +13,8 @@ from process_hygiene import started
 
 from kfp_distributed.storage import StorageError, credentials_from_environment, embedded_object_store, open_store
 
+pytestmark = pytest.mark.takes(2)
+
 SERVE = """
 import sys, time
 from kfp_distributed.storage import embedded_object_store

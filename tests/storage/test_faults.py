@@ -19,6 +19,8 @@ from kfp_distributed.storage.errors import StoreAway
 from kfp_distributed.storage.s3 import S3Store
 from kfp_distributed.storage.uri import parse_endpoint
 
+pytestmark = pytest.mark.takes(30)
+
 BIG = os.urandom(20 << 20)  # Three parts.
 
 

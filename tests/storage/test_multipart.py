@@ -11,7 +11,7 @@ from store_contract import entry, fill
 
 from kfp_distributed.storage import StorageError, multipart
 
-pytestmark = on_each_store
+pytestmark = [on_each_store, pytest.mark.takes(11)]
 BIG = os.urandom(20 << 20)  # Three parts.
 
 

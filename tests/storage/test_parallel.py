@@ -11,6 +11,8 @@ from store_contract import fill
 from kfp_distributed.storage import StorageError
 from kfp_distributed.storage.store import PARALLEL_REQUESTS, PARALLEL_TRANSFERS
 
+pytestmark = pytest.mark.takes(2)
+
 MIB = 1 << 20
 FILES = 3 * PARALLEL_TRANSFERS
 

@@ -13,6 +13,8 @@ from kfp_distributed.storage import ChecksumMismatch, open_store, sha256_of
 from kfp_distributed.storage.dataset import Shard
 from kfp_distributed.storage.shard_reader import TAIL_BYTES, ShardReader
 
+pytestmark = pytest.mark.takes(4)
+
 ROWS, GROUP = 200_000, 30_000
 NAMES = ["x", "pixels", "kind", "label"]
 

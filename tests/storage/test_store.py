@@ -16,6 +16,8 @@ from store_contract import StoreContract, content, entry, fill
 from kfp_distributed.storage import Credentials, Entry, KeyNotFound, StorageError, open_store
 from kfp_distributed.storage.files import unfinished_file
 
+pytestmark = pytest.mark.takes(9)
+
 
 @contextmanager
 def file_size_limit(size):

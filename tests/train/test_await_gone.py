@@ -11,6 +11,8 @@ from kfp_distributed.cluster_api.client import WATCH_SECONDS, ClusterError
 from kfp_distributed.components.train.run.runners.kubernetes import gone
 from kfp_distributed.components.train.run.runners.kubernetes.gone import await_gone, until_gone
 
+pytestmark = pytest.mark.takes(2)
+
 PODS = "/api/v1/namespaces/default/pods"
 PATH = f"{PODS}/a"
 

@@ -258,6 +258,7 @@ def test_a_parameter_of_a_builder_has_the_name_of_the_key_or_is_shorter():
         assert {*keys_of(kind)} == {f"number_of_{name}" if f"number_of_{name}" in KEYS else name for name in parameters}
 
 
+@pytest.mark.takes(3)
 @settings(max_examples=300)
 @given(VALID)
 def test_the_schema_accepts_what_the_step_accepts(spec):

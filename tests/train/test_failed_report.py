@@ -22,6 +22,8 @@ from kfp_distributed.components.train.tell import failed_report
 from kfp_distributed.components.train.tell.failed_report import describe_location, store_report
 from kfp_distributed.storage import Credentials, embedded_object_store, open_store
 
+pytestmark = pytest.mark.takes(4)
+
 RUN = "v2/artifacts/digits/4f5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11/train/11111111-aaaa-4bbb-8ccc-dddddddddddd"
 CAUSE = r"\n\[worker-0\] ZeroDivisionError: division by zero\nworker-0 failed with exit code 1, .*\n"
 

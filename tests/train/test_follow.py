@@ -20,6 +20,8 @@ from kfp_distributed.components.train.run.runners.kubernetes.pod_log import Stam
 from kfp_distributed.components.train.run.runners.kubernetes.watcher import Listed, Printed, RequestFailed, Watcher
 from kfp_distributed.trainers.runtime.job_description import STORE_UNREACHED
 
+pytestmark = pytest.mark.takes(7)
+
 JOB = "tfjobs/a-job"
 SUCCEEDED = {"status": {"conditions": [{"type": "Succeeded", "status": "True"}]}}
 

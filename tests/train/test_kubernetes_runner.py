@@ -23,7 +23,7 @@ from kfp_distributed.components.train.run.runners.kubernetes.runner import Kuber
 from kfp_distributed.components.train.tell.log_format import log
 from kfp_distributed.storage.errors import StorageError
 
-pytestmark = pytest.mark.takes(35)
+pytestmark = pytest.mark.takes(10)
 
 JOB, CODE = "tfjobs/a-job", "configmaps/a-job-code"
 SECRET, CLAIM = "secrets/a-job-object-store", "persistentvolumeclaims/data"

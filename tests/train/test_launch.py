@@ -25,7 +25,7 @@ from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import verify_model_folder
 
-pytestmark = pytest.mark.takes(12)
+pytestmark = pytest.mark.takes(58)
 
 
 def function(source):

@@ -13,7 +13,7 @@ from kfp_distributed.components.train.run.facts import LogLine, Quiet
 from kfp_distributed.components.train.run.runners.local.ports import free_ports
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 
-pytestmark = pytest.mark.takes(15)
+pytestmark = pytest.mark.takes(12)
 
 
 def test_child_processes_end_with_their_replica():

@@ -29,7 +29,7 @@ from kfp_distributed.components.train.run.status import failure_cause
 from kfp_distributed.components.train.tell.log_format import log
 from kfp_distributed.library.packages import install_command
 
-pytestmark = pytest.mark.takes(30)
+pytestmark = pytest.mark.takes(34)
 
 SERVERS = {"distribution_type": "TF", "number_of_workers": 1, "number_of_parameter_servers": 1}
 # A shell statement that runs a command depending on the name of the replica.

@@ -14,7 +14,7 @@ from train.test_local_runner import shell
 
 from kfp_distributed.components.train.run.signals import ended_by_signals
 
-pytestmark = pytest.mark.takes(10)
+pytestmark = pytest.mark.takes(19)
 
 PROCESS_TREE = "trap 'exit 0' INT; sleep 1000 & setsid sleep 1000 & echo ready; while :; do sleep 0.1; done"
 

@@ -10,6 +10,8 @@ from kubernetes import client
 from kfp_distributed.cluster_api.client import ClusterApi
 from kfp_distributed.components.train.run.runners.kubernetes.watcher import Printed, Watcher
 
+pytestmark = pytest.mark.takes(2)
+
 POD = {
     "metadata": {"name": "a-job-worker-0", "uid": "uid-1", "labels": {"training.kubeflow.org/replica-type": "worker"}},
     "spec": {"containers": [{"name": "tensorflow"}]},

@@ -1,9 +1,12 @@
 """Which log is read next over a limited number of connections."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_distributed.components.train.run.runners.kubernetes.log_turns import FIRST_SECONDS, LogTurns, Turn
+
+pytestmark = pytest.mark.takes(4)
 
 
 def schedule(connections, *logs, leader=None):

@@ -20,6 +20,8 @@ from kfp_distributed.components.train.run.runners.kubernetes.watcher import Watc
 from kfp_distributed.components.train.tell.log_format import log
 from kfp_distributed.components.train.tell.step_log import StepLog
 
+pytestmark = pytest.mark.takes(15)
+
 
 def follow(lines, replicas, cut, show):
     """Run a job to its end; return its status and the number of requests by kind."""

@@ -29,7 +29,7 @@ from kfp_distributed.components.train.tell.log_format import parse_line
 from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 
-pytestmark = pytest.mark.takes(30)
+pytestmark = pytest.mark.takes(97)
 
 # After each epoch, the function waits until the test has made the file EPOCH in the folder `gate`.
 FIT = """

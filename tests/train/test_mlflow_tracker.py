@@ -26,6 +26,8 @@ from kfp_distributed.components.train.tell import mlflow_tracker
 from kfp_distributed.components.train.tell.choose_tracker import choose_tracker
 from kfp_distributed.components.train.tell.mlflow_tracker import new_metrics, run_parameters, run_tags
 
+pytestmark = pytest.mark.takes(10)
+
 
 @pytest.fixture(autouse=True)
 def _frequent_looks(monkeypatch):

@@ -10,6 +10,8 @@ from train.simulated_kubelet import Connection, Entry, Kubelet
 
 from kfp_distributed.components.train.run.runners.kubernetes.pod_log import LogReader
 
+pytestmark = pytest.mark.takes(2)
+
 BEGIN = 1_767_225_600.0  # 2026-01-01T00:00:00Z
 
 

@@ -16,6 +16,8 @@ from kfp_distributed.components.train.tell.training_summary import REPORT, SUMMA
 from kfp_distributed.storage import embedded_object_store, open_store
 from kfp_distributed.storage.kfp_store import SECRET_VARIABLE
 
+pytestmark = pytest.mark.takes(2)
+
 TASK = "digits/4f5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11/train/11111111-aaaa-4bbb-8ccc-dddddddddddd"
 
 

@@ -28,6 +28,8 @@ from kfp_distributed.components.train.run.runners.kubernetes.remote_token import
 )
 from kfp_distributed.components.train.tell.log_format import log
 
+pytestmark = pytest.mark.takes(3)
+
 TOKEN, STORE_KEY = "hush-token", "hush-key"
 STORE = {
     "object_store_endpoint": "http://store.example.com:9000",

@@ -14,6 +14,8 @@ from kfp_distributed.cluster_api.client import ClusterApi
 from kfp_distributed.components.train.run.runners.kubernetes import log_connections
 from kfp_distributed.components.train.run.runners.kubernetes.watcher import Printed, RequestFailed, Watcher
 
+pytestmark = pytest.mark.takes(6)
+
 PODS = "/api/v1/namespaces/default/pods"
 
 

@@ -262,6 +262,7 @@ def test_an_error_names_the_key_its_value_and_what_is_allowed(spec, entry, parts
     assert [part for part in parts if part not in str(refusal.value)] == []
 
 
+@pytest.mark.takes(7)
 @pytest.mark.parametrize("key", KEYS)
 def test_a_deeply_nested_value_is_refused_with_a_short_message(key):
     deep = []

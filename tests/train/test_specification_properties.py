@@ -12,6 +12,8 @@ from train.test_specification import TYPES, as_dict
 from kfp_distributed.components.train.describe.distributions import KEYS, parse_distribution
 from kfp_distributed.components.train.describe.kinds import shown
 
+pytestmark = pytest.mark.takes(12)
+
 # An example takes about 0.1 ms. No deadline: on a busy machine one example may take much longer.
 many = settings(max_examples=300)
 

@@ -17,7 +17,7 @@ from kfp_distributed.components.train.tell.stored_log import read_log
 from kfp_distributed.components.train.tell.training_summary import TrainingSummary
 from kfp_distributed.storage import open_store
 
-pytestmark = pytest.mark.takes(4)
+pytestmark = pytest.mark.takes(14)
 
 
 @dataclass

@@ -14,6 +14,8 @@ from kfp_distributed.components.train.run.runners.kubernetes import last_lines
 from kfp_distributed.components.train.run.runners.kubernetes.runner import KubernetesRunner
 from kfp_distributed.components.train.run.runners.kubernetes.train_job_requests import await_train_job_gone
 
+pytestmark = pytest.mark.takes(3)
+
 JOB = make_job((), workers(2))
 JOB = replace(JOB, description=replace(JOB.description, heartbeat_uri=""))
 FAILED = {"status": {"conditions": [{"type": "Failed", "status": "True", "message": "FailedJobs"}]}}

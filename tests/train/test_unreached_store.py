@@ -20,7 +20,7 @@ from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.job_description import JOB_VARIABLE, STORE_AWAY, STORE_UNREACHED
 
-pytestmark = pytest.mark.takes(40)
+pytestmark = pytest.mark.takes(30)
 
 # Ten minutes of attempts take less than a second.
 WITHOUT_PAUSES = """

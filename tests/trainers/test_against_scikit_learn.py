@@ -22,7 +22,7 @@ from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.storage.dataset import Column, Label, read_batches
 
-pytestmark = pytest.mark.takes(78)
+pytestmark = pytest.mark.takes(91)
 
 POINTS = 0.02
 """Largest difference of the accuracy on the test rows."""

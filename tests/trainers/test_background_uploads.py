@@ -21,7 +21,7 @@ from kfp_distributed.trainers.runtime.checkpoints import (
     save_checkpoint,
 )
 
-pytestmark = pytest.mark.takes(40)
+pytestmark = pytest.mark.takes(32)
 
 
 def train(model_dir, checkpoint_dir, metrics_dir, last: int, go: str, fails: bool = False, megabytes: int = 100):

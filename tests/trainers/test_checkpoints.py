@@ -18,6 +18,8 @@ from kfp_distributed.trainers.runtime.checkpoints import (
     save_checkpoint,
 )
 
+pytestmark = pytest.mark.takes(2)
+
 
 @pytest.fixture
 def store(tmp_path):

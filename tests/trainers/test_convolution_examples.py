@@ -27,7 +27,7 @@ from kfp_distributed.storage.model import read_model_folder
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.epoch_metrics import read_epochs
 
-pytestmark = pytest.mark.takes(75)
+pytestmark = pytest.mark.takes(103)
 
 FIRST, ALL = 3, 6
 """Number of epochs of the first training, and with those of the training that resumes from its checkpoint."""

@@ -20,7 +20,7 @@ from kfp_distributed.storage.model import verify_model
 from kfp_distributed.trainers.runtime.checkpoints import KEPT, complete_checkpoints
 from kfp_distributed.trainers.runtime.job_description import PEAK_MEMORY
 
-pytestmark = pytest.mark.takes(60)
+pytestmark = pytest.mark.takes(80)
 
 EPOCHS = 8
 PROGRAM = {"trainer": "keras_classifier"}

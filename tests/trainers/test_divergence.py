@@ -12,7 +12,7 @@ from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.trainers.divergence import end_if_diverged
 
-pytestmark = pytest.mark.takes(37)
+pytestmark = pytest.mark.takes(68)
 
 MPI = {"distribution_type": "MPI", "number_of_workers": 2}
 SECONDS = 400

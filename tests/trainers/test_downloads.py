@@ -15,6 +15,8 @@ from kfp_distributed.trainers.runtime import downloads
 from kfp_distributed.trainers.runtime.checkpoints import restore_checkpoint, save_checkpoint
 from kfp_distributed.trainers.runtime.sampling import current_usage
 
+pytestmark = pytest.mark.takes(2)
+
 MIB = 1 << 20
 
 

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.takes(4)
+
 PROGRAM = """
 import atexit, multiprocessing, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor

@@ -31,7 +31,7 @@ from kfp_distributed.trainers.runtime.job_description import (
     STORE_UNREACHED,
 )
 
-pytestmark = pytest.mark.takes(50)
+pytestmark = pytest.mark.takes(52)
 
 
 def note_rows(train_dir, validation_dir, model_dir, metrics_dir, notes: str):

@@ -127,6 +127,7 @@ def test_a_failed_upload_is_repeated(folder, capsys):
     assert "not stored: http://store, bucket 'bucket', key 'key': connection refused" in capsys.readouterr().out
 
 
+@pytest.mark.takes(3)
 def test_folders_are_sent_in_the_background(folder):
     sent = threading.Event()
     keep(folder, lambda *_: sent.set())

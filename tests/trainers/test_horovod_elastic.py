@@ -11,7 +11,7 @@ from replicas import kill_replica
 from kfp_distributed.components.train.run.launch import TrainingFailed
 from kfp_distributed.storage import open_store
 
-pytestmark = pytest.mark.takes(100)
+pytestmark = pytest.mark.takes(105)
 
 EPOCHS = 30
 TRAINER = {"trainer": "keras_horovod"}

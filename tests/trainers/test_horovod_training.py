@@ -18,7 +18,7 @@ from mpi_jobs import kill_rank
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.trainers.runtime.feed import plan_epoch
 
-pytestmark = pytest.mark.takes(50)
+pytestmark = pytest.mark.takes(147)
 
 train = partial(mpi_jobs.train, program={"trainer": "keras_horovod"})
 EPOCHS, EXACT = 14, 1e-3

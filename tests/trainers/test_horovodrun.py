@@ -11,6 +11,8 @@ from kfp_distributed.trainers.runtime.cluster import Cluster, Rank
 from kfp_distributed.trainers.runtime.horovodrun import end_without_launcher, run_marked, slot_number
 from kfp_distributed.trainers.runtime.replica import replica_name
 
+pytestmark = pytest.mark.takes(4)
+
 
 @pytest.mark.parametrize(
     ("host", "local_rank", "slots", "number"),

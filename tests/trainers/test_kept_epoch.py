@@ -16,7 +16,7 @@ from kfp_distributed.components.train.run.runners.local.runner import LocalRunne
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.model import verify_model
 
-pytestmark = pytest.mark.takes(70)
+pytestmark = pytest.mark.takes(68)
 
 BEST, FIRST, PATIENCE = 2, 4, 4
 """The epoch with the lowest loss, the epochs of the training to resume from, and those without improvement."""

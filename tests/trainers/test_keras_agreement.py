@@ -21,7 +21,7 @@ from kfp_distributed.trainers.runtime.cluster import processors
 from kfp_distributed.trainers.runtime.feed import plan_epoch
 from kfp_distributed.trainers.runtime.tensorflow_settings import tensorflow_environment
 
-pytestmark = pytest.mark.takes(35)
+pytestmark = pytest.mark.takes(85)
 
 TRAININGS = {
     # Each step has all rows, so that the order of the rows does not matter.

@@ -17,6 +17,8 @@ from kfp_distributed.trainers.runtime.job_description import EVALUATOR_METRICS, 
 from kfp_distributed.trainers.runtime.progress import parse_progress
 from kfp_distributed.trainers.runtime.sampling import current_usage
 
+pytestmark = pytest.mark.takes(6)
+
 
 @pytest.fixture
 def folders(tmp_path, write_dataset, monkeypatch):

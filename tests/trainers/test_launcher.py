@@ -15,6 +15,7 @@ from kfp_distributed.trainers.runtime.lost_step import LOST_SECONDS_VARIABLE
 from kfp_distributed.trainers.runtime.termination import GRACE_VARIABLE
 
 
+@pytest.mark.takes(3)
 @pytest.mark.parametrize(
     ("words", "script", "seconds", "code"),
     [
@@ -40,6 +41,7 @@ def test_exit_code_of_a_command(tmp_path, words, script, seconds, code):
     assert end.stdout.startswith("error\noutput\n")
 
 
+@pytest.mark.takes(5)
 def test_a_worker_whose_step_is_lost_ends_after_its_launcher(tmp_path):
     """The launcher reads the heartbeat up to an interval later, and would fail without the worker."""
     job, ended = tmp_path / "job.json", {}

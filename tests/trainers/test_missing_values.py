@@ -16,7 +16,7 @@ from kfp_distributed.components.train.run.runners.local.runner import LocalRunne
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.trainers import train_specification
 
-pytestmark = pytest.mark.takes(14)
+pytestmark = pytest.mark.takes(24)
 
 
 @pytest.mark.parametrize(

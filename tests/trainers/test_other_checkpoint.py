@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from samples import CLASSES, COLUMNS, table
 
-pytestmark = pytest.mark.takes(15)
+pytestmark = pytest.mark.takes(66)
 
 ROWS = 60
 SIZE, COLOR, SHOP, SIGNAL = COLUMNS

@@ -2,12 +2,15 @@
 
 import numpy as np
 import own_function
+import pytest
 import resumable_function
 import tensorflow as tf
 from samples import CLASSES, COLUMNS, table
 
 from kfp_distributed.components.evaluate.model_function import load_model_function
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
+
+pytestmark = pytest.mark.takes(2)
 
 
 def test_the_function_trains_on_missing_values_and_its_model_answers_them(tmp_path, write_dataset):

@@ -16,7 +16,7 @@ from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.storage.dataset import Column, Label
 
-pytestmark = pytest.mark.takes(37)
+pytestmark = pytest.mark.takes(50)
 
 COLUMNS = [
     Column("size", "number", "float32", mean=500.0, std=100.0, fill=480.0),

@@ -19,7 +19,7 @@ from kfp_distributed.trainers.runtime.job_description import STORE_AWAY
 from kfp_distributed.trainers.runtime.row_dataset import dataset_of_rows
 from kfp_distributed.trainers.runtime.row_feed import CACHE_VARIABLE, cache_bytes, open_rows
 
-pytestmark = pytest.mark.takes(60)
+pytestmark = pytest.mark.takes(71)
 
 KERAS = {"trainer": "keras_classifier"}
 

@@ -46,6 +46,7 @@ print(json.dumps([order.of_parts(5), order.of_groups(2, 9), order.of_rows(4, 20_
 
 
 @pytest.mark.of_libraries
+@pytest.mark.takes(10)
 def test_the_order_is_the_same_with_each_numpy(library_archive):
     """NumPy may change the algorithm of its permutations, but not the numbers of a bit generator."""
 
@@ -159,6 +160,7 @@ def rows_of_groups(groups, indices):
     return [groups[index] for index in indices]
 
 
+@pytest.mark.takes(14)
 @pytest.mark.parametrize("seed", range(20))
 def test_an_epoch_has_each_row_once_and_resumes_everywhere(seed):
     parts, groups = random_parts(seed)

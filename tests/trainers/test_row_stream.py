@@ -21,6 +21,8 @@ from kfp_distributed.trainers.runtime.row_order import OrderSeed, chapters_of_ep
 from kfp_distributed.trainers.runtime.row_stream import RowSource, RowStream, batches
 from kfp_distributed.trainers.runtime.window_ahead import CLOSE_SECONDS
 
+pytestmark = pytest.mark.takes(16)
+
 ROWS, SHARDS = 3000, [700, 50, 1, 1249, 1000]  # Row groups of 100 rows.
 
 

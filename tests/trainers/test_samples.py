@@ -133,6 +133,7 @@ def test_nvidia_smi_is_asked_for_the_visible_gpus(tmp_path, monkeypatch):
     assert read_gpus({}) == (None, None)
 
 
+@pytest.mark.takes(2)
 def test_one_rank_prints_the_sum_of_a_replica(tmp_path, monkeypatch):
     """In a process of its own each: rank 1 stores its usage, rank 0 prints."""
     program = """

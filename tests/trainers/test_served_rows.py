@@ -19,8 +19,6 @@ from kfp_distributed.trainers.runtime.rank_part import write_part
 from kfp_distributed.trainers.runtime.row_feed import open_rows
 from kfp_distributed.trainers.runtime.served_rows import FIRST, RowOptions, RowRequest, RowServer
 
-pytestmark = pytest.mark.takes(60)
-
 OPTIONS = RowOptions(3, "none", 0.0, 1.0)
 
 
@@ -135,6 +133,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.takes(5)
 def test_a_graph_reads_each_row_once_in_an_epoch_and_resumes(digits, tmp_path):
     folder, part = digits.folder / "train", tmp_path / "train_dir"
     part.mkdir()

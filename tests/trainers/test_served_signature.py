@@ -17,6 +17,8 @@ from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.onnx_inputs import with_column_inputs
 from kfp_distributed.trainers.runtime.served_signature import served_signature
 
+pytestmark = pytest.mark.takes(3)
+
 COLUMNS = [Column("size", "number", "float32"), Column("colour", "category", "int32", vocabulary=("red", "blue"))]
 
 

@@ -30,7 +30,7 @@ from kfp_distributed.trainers.runtime.job_description import CHECKPOINT_REJECTED
 from kfp_distributed.trainers.runtime.sharded_files import SavedRange
 from kfp_distributed.trainers.runtime.sharded_uploads import ShardSave, ShardUploads
 
-pytestmark = pytest.mark.takes(60)
+pytestmark = pytest.mark.takes(69)
 
 WIDTH = 1024
 BYTES = 3 * 2 * WIDTH * WIDTH * 4

@@ -17,6 +17,8 @@ from kfp_distributed.trainers.runtime.folder_uploads import commit, delete_snaps
 from kfp_distributed.trainers.runtime.snapshots import RewrittenInPlace, leave_out, read_state, take_snapshot
 from kfp_distributed.trainers.sync import flush
 
+pytestmark = pytest.mark.takes(2)
+
 
 @pytest.fixture(autouse=True)
 def links(monkeypatch):

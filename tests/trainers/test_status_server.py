@@ -23,6 +23,8 @@ from kfp_distributed.trainers.runtime.status_server import (
 )
 from kfp_distributed.trainers.runtime.trainer_status import EpochEnd
 
+pytestmark = pytest.mark.takes(6)
+
 PATH = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/team/trainjobs/train-1/status"
 BODY = {"trainerStatus": {"lastUpdatedTime": "2026-11-23T14:05:12Z"}}
 

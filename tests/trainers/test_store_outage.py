@@ -19,7 +19,7 @@ from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints
 from kfp_distributed.trainers.runtime.job_description import STORE_FAILED, STORE_UNREACHED
 
-pytestmark = pytest.mark.takes(50)
+pytestmark = pytest.mark.takes(38)
 
 
 class Gate:

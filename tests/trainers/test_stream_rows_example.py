@@ -9,6 +9,8 @@ import pytest
 from environments import trainer_python
 from forked_replicas import forked
 
+pytestmark = pytest.mark.takes(8)
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

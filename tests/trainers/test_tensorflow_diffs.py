@@ -14,7 +14,7 @@ from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.storage import open_store
 
-pytestmark = pytest.mark.takes(64)
+pytestmark = pytest.mark.takes(136)
 
 # Code that the page does not show.
 BEFORE = """

@@ -13,7 +13,7 @@ from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints
 from kfp_distributed.trainers.runtime.job_description import PEER_LOST, PREEMPTED
 from kfp_distributed.trainers.runtime.termination import Termination
 
-pytestmark = pytest.mark.takes(20)
+pytestmark = pytest.mark.takes(39)
 
 
 def count(model_dir, checkpoint_dir, asks: bool, last: int = 10**9, as_trainers: bool = False):

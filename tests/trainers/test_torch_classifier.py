@@ -24,7 +24,7 @@ from kfp_distributed.components.train.run.runners.local.ports import free_ports
 from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
 from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
 
-pytestmark = pytest.mark.takes(36)
+pytestmark = pytest.mark.takes(30)
 
 TRAIN = """
 import json, sys

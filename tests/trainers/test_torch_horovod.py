@@ -12,7 +12,7 @@ from environments import trainer_python
 from examples.test_diffs import code_of
 from mpi_jobs import kill_rank, losses
 
-pytestmark = pytest.mark.takes(33)
+pytestmark = pytest.mark.takes(128)
 
 train = partial(mpi_jobs.train, program={"trainer": "torch_horovod"})
 

@@ -18,7 +18,7 @@ from kfp_distributed.components.train.run.runners.local.ports import free_ports
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest
 from kfp_distributed.trainers.runtime.row_feed import CACHE_VARIABLE
 
-pytestmark = pytest.mark.takes(60)
+pytestmark = pytest.mark.takes(29)
 
 OPTIONS = {"batch_size": 512, "seed": 3, "hidden_units": [16]}
 

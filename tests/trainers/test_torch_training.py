@@ -23,7 +23,7 @@ from kfp_distributed.storage.model import verify_model
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.job_description import PREEMPTED
 
-pytestmark = pytest.mark.takes(58)
+pytestmark = pytest.mark.takes(88)
 
 EPOCHS = 40
 PROGRAM = {"trainer": "torch_classifier"}

@@ -26,7 +26,7 @@ from kfp_distributed.storage.dataset import DatasetManifest, ShardPart, parts_of
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.feed import keep_rows
 
-pytestmark = pytest.mark.takes(12)
+pytestmark = pytest.mark.takes(19)
 
 PARAMETERS = {
     "epochs": 15,
