@@ -85,11 +85,11 @@ def test_a_training_loses_no_step_when_a_rank_is_preempted(digits, tmp_path):
             told.append(line)
             kill_rank("1", signal.SIGTERM)
 
-    _, lines = train(digits, tmp_path, 2, see=end_once, parameters={"epochs": 4, "batch_size": 8})
+    _, lines = train(digits, tmp_path, 2, see=end_once, parameters={"epochs": 5, "batch_size": 4})
     (saved,) = re.findall(r"saved a checkpoint in epoch (\d) after step (\d+)", "\n".join(lines))
-    assert re.findall(r"continues epoch (\d) after step (\d+) of 163", "\n".join(lines)) == [saved] * 2
+    assert re.findall(r"continues epoch (\d) after step (\d+) of 325", "\n".join(lines)) == [saved] * 2
     epochs = [int(line.split("epoch ")[1].split("/")[0]) for line in lines if "[worker-0] epoch " in line]
-    assert epochs == list(range(1, 5))
+    assert epochs == list(range(1, 6))
 
 
 def test_each_slot_of_a_worker_is_a_rank(digits, tmp_path):
