@@ -7,7 +7,7 @@ import signal
 from dataclasses import replace
 
 import pytest
-from resumed_epochs import assert_resumed
+from held_training import HELD, hold
 from saved_models import score
 from step_lines import into
 
@@ -22,34 +22,29 @@ from kfp_distributed.trainers.runtime.job_description import PEAK_MEMORY
 
 pytestmark = pytest.mark.takes(80)
 
-EPOCHS = 8
+EPOCHS, STEPS = 5, 10
+"""Epochs of a training, and steps of an epoch."""
 PROGRAM = {"trainer": "keras_classifier"}
-PARAMETERS = {"epochs": EPOCHS, "batch_size": 96, "learning_rate": 5e-3}
+PARAMETERS = {"epochs": EPOCHS, "batch_size": 130, "learning_rate": 0.01}
 
 
-def restart_all_after_a_kill(replicas, victim, leader, line):
-    """Kill a replica once the leader has printed a line, and restart all; return the leader's last epoch before it."""
-    replicas.wait_for(leader, line)
+def restart_all_after_a_kill(replicas, victim, leader):
+    """Kill a replica once the leader is held in its third epoch, and restart all."""
+    replicas.wait_for(leader, HELD)
     replicas.running[victim].send_signal(signal.SIGKILL)
     replicas.group.stop(replicas.names(), grace_seconds=0)
-    last = replicas.epochs(leader)[-1]
+    assert replicas.epochs(leader) == [1, 2]
     replicas.start_all()
-    return last
 
 
-def test_multi_worker_mirrored_resumes_after_a_kill_and_saves_one_model(make_replicas, digits, tmp_path):
-    replicas = make_replicas(PROGRAM, PARAMETERS, {"worker": 3}, digits)
+def test_multi_worker_mirrored_resumes_after_a_kill_and_saves_one_model(make_replicas, digits, tmp_path, monkeypatch):
+    replicas = make_replicas(PROGRAM, PARAMETERS, {"worker": 2}, digits)
+    hold(monkeypatch, tmp_path, 3)
     replicas.start_all()
-    replicas.wait_for("worker-0", f"epoch 2/{EPOCHS}")
-    replicas.running["worker-2"].terminate()
-    assert replicas.wait("worker-2", 20) == 128 + signal.SIGTERM, "TensorFlow does not keep the signal from us"
-    last = restart_all_after_a_kill(replicas, "worker-1", "worker-0", f"epoch 2/{EPOCHS}")
-    assert [replicas.wait(name) for name in replicas.names()] == [0, 0, 0], replicas.text("worker-0")
-
-    assert 2 <= last < EPOCHS
-    assert_resumed(replicas.epochs("worker-0"), EPOCHS)
-    for name in ("worker-1", "worker-2"):
-        assert replicas.epochs(name)[-(EPOCHS - last) :] == list(range(last + 1, EPOCHS + 1))
+    restart_all_after_a_kill(replicas, "worker-1", "worker-0")
+    assert [replicas.wait(name) for name in replicas.names()] == [0, 0], replicas.text("worker-0")
+    for name in replicas.names():
+        assert replicas.epochs(name) == list(range(1, EPOCHS + 1))
 
     training = json.loads(open_store(replicas.job.metrics_uri).read("training.json"))
     assert training["replica"] == "worker-0"
@@ -68,21 +63,26 @@ def test_multi_worker_mirrored_resumes_after_a_kill_and_saves_one_model(make_rep
 
 
 def test_parameter_servers_with_an_evaluator_resume_and_continue_without_a_worker(
-    make_replicas, digits, tmp_path, object_store
+    make_replicas, digits, tmp_path, object_store, monkeypatch
 ):
-    roles = {"chief": 1, "ps": 2, "worker": 2, "evaluator": 1}
+    roles = {"chief": 1, "ps": 1, "worker": 2, "evaluator": 1}
     replicas = make_replicas(
         PROGRAM, PARAMETERS, roles, digits, root="s3://bucket/run", environment=object_store.environment()
     )
+    hold(monkeypatch, tmp_path, 2 * (STEPS + 1) + 5)
     replicas.start_all()
-    last = restart_all_after_a_kill(replicas, "chief-0", "chief-0", f"epoch 2/{EPOCHS}")
-    replicas.wait_for("chief-0", f"epoch {last + 1}/{EPOCHS}")
+    (tmp_path / "again").mkdir()
+    released = hold(monkeypatch, tmp_path / "again", STEPS + 5)
+    restart_all_after_a_kill(replicas, "chief-0", "chief-0")
+    replicas.wait_until(lambda: replicas.text("chief-0").count(HELD) == 2)
     replicas.running["worker-1"].send_signal(signal.SIGKILL)
     replicas.wait("worker-1")
+    released.touch()
+    replicas.wait_for("chief-0", f"epoch 4/{EPOCHS}")
     replicas.start("worker-1")  # The others have gone on meanwhile; now or later it takes part again.
     assert [replicas.wait("chief-0"), replicas.wait("evaluator-0")] == [0, 0], replicas.text("chief-0")
 
-    assert_resumed(replicas.epochs("chief-0"), EPOCHS)
+    assert replicas.epochs("chief-0") == list(range(1, EPOCHS + 1))
     credentials = object_store.credentials()
     metrics = open_store(replicas.job.metrics_uri, credentials)
     training, evaluator = (json.loads(metrics.read(f"{name}.json")) for name in ("training", "evaluator"))
@@ -101,13 +101,11 @@ def test_parameter_servers_with_an_evaluator_resume_and_continue_without_a_worke
         files = [file.name for file in (replicas.folder / name).rglob("*") if file.is_file()]
         assert [file for file in files if file not in (DATASET_MANIFEST, "part.json", PEAK_MEMORY)] == [], "no rows"
 
-    # They run inside TensorFlow's C++ code for ever, and still end at once on SIGTERM.
-    servers = ["ps-0", "ps-1"]
-    for name in servers:
-        replicas.running[name].terminate()
-    assert [replicas.wait(name, 10) for name in servers] == [128 + signal.SIGTERM] * 2
-    # Only the chief writes checkpoints: on a cluster, files of the servers would stay in their pods.
-    assert [file.name for name in servers for file in (replicas.folder / name).rglob("*")] == [PEAK_MEMORY] * 2
+    # It runs inside TensorFlow's C++ code for ever, and still ends at once on SIGTERM.
+    replicas.running["ps-0"].terminate()
+    assert replicas.wait("ps-0", 20) == 128 + signal.SIGTERM
+    # Only the chief writes checkpoints: on a cluster, files of the server would stay in its pod.
+    assert [file.name for file in (replicas.folder / "ps-0").rglob("*")] == [PEAK_MEMORY]
 
 
 def test_a_damaged_shard_ends_a_worker_of_parameter_servers(make_replicas, digits, tmp_path):
@@ -144,7 +142,7 @@ table = pa.concat_tables([pq.read_table(file) for file in files])
 rows, labels = np.array(table["image"].to_pylist(), np.float32), np.array(table["label"])
 sharding = tf.data.Options()
 sharding.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-batches = tf.data.Dataset.from_tensor_slices((rows, labels)).shuffle(len(rows)).repeat().batch(64)
+batches = tf.data.Dataset.from_tensor_slices((rows, labels)).shuffle(len(rows)).repeat().batch(128)
 batches = batches.with_options(sharding)
 with strategy.scope():
     model = tf.keras.Sequential([
@@ -152,7 +150,7 @@ with strategy.scope():
         tf.keras.layers.Rescaling(1 / 16),
         tf.keras.layers.Dense(10, "softmax", name="probabilities"),
     ])
-    model.compile(tf.keras.optimizers.Adam(0.01), "sparse_categorical_crossentropy")
+    model.compile(tf.keras.optimizers.Adam(0.03), "sparse_categorical_crossentropy")
 model.fit(batches, steps_per_epoch=options.steps, verbose=0)
 print("worker", task["index"], "of", strategy.num_replicas_in_sync, "has", len(rows), "rows")
 model.save(options.output if task["index"] == 0 else tempfile.mkdtemp())
@@ -166,7 +164,7 @@ def test_a_command_that_reads_only_tf_config(digits, tmp_path):
         train_uri=str(digits.folder / "train"),
         model_uri=str(tmp_path / "model"),
         train_specification={"command": ["python", str(program), "--data", "{train_dir}", "--output={model_dir}"]},
-        train_parameters={"steps": 200},
+        train_parameters={"steps": 60},
         distribution_specification={"distribution_type": "TF", "number_of_parameter_servers": 0},
         identity=("run", str(tmp_path)),
     )

@@ -26,27 +26,29 @@ def fit(train_dir, model_dir):
     import pyarrow.parquet as pq
     import tensorflow as tf
 
-    Adam, epochs, rate = tf.keras.optimizers.Adam, 30, 2e-3
+    Adam, epochs, rate = tf.keras.optimizers.Adam, 16, 1e-3
     table = pa.concat_tables([pq.read_table(file) for file in glob(train_dir + "/*.parquet")])
-    inputs, labels = np.array(table["image"].to_pylist(), np.float32) / 16, np.array(table["label"])
+    inputs, labels = np.array(table["image"].to_pylist(), np.float32), np.array(table["label"])
 
     def make_rows():
-        return tf.data.Dataset.from_tensor_slices((inputs, labels)).shuffle(2000).batch(64).repeat()
+        return tf.data.Dataset.from_tensor_slices((inputs, labels)).shuffle(2000).batch(260).repeat()
 
     def build_model():
         features = tf.keras.layers.InputLayer((64,), name="features")
-        return tf.keras.Sequential([features, tf.keras.layers.Dense(10, "softmax", name="probabilities")])
+        # Without noise at the beginning, few steps are enough, also with the learning rate of "adam".
+        layer = tf.keras.layers.Dense(10, "softmax", kernel_initializer="zeros", name="probabilities")
+        return tf.keras.Sequential([features, layer])
 
 """
 # After the strategy: that of workers comes before all tensors.
-ROWS = "rows = make_rows().take(len(inputs) // 64)\n"
+ROWS = "rows = make_rows().take(len(inputs) // 260)\n"
 DEVICES = """
 (processor,) = tf.config.list_physical_devices("CPU")
 tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * 2)
 """
 SERVERS = """
 DatasetCreator = tf.keras.utils.experimental.DatasetCreator
-steps = len(inputs) // 64
+steps = len(inputs) // 260
 """
 FIT, SAVE = "model.fit(rows, epochs=epochs)\n", "model.save(model_dir)\n"
 RANKS = "from horovod.tensorflow import allgather_object\n"
@@ -59,7 +61,7 @@ LambdaCallback = tf.keras.callbacks.LambdaCallback
 
 def rows_of(rank, size):
     chosen = tf.data.Dataset.from_tensor_slices((inputs, labels)).shard(size, rank)
-    return chosen.batch(64 // size).take(len(labels) // 64)
+    return chosen.batch(260 // size).take(len(labels) // 260)
 
 def end_epoch(epoch, logs):
     state.done = epoch + 1
@@ -95,7 +97,7 @@ def test_the_changed_program_trains(page, number, digits, tmp_path, monkeypatch)
     lines = []
     launch(request, LocalRunner(), into(lines))
     assert ("[worker-0] on 2" in lines) == (before == DEVICES)
-    flat = replace(digits, test_inputs=digits.test_inputs.reshape(-1, 64) / 16)
+    flat = replace(digits, test_inputs=digits.test_inputs.reshape(-1, 64))
     (tmp_path / "score").mkdir()
     description, accuracy = score(open_store(request.model_uri), tmp_path / "score", flat)
     assert description == "float32 (None, 64)"
