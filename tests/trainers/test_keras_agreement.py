@@ -27,7 +27,7 @@ TRAININGS = {
     # Each step has all rows, so that the order of the rows does not matter.
     "whole": {"epochs": 6, "batch_size": 1400, "learning_rate": 0.01, "hidden_units": [32], "seed": 3},
     # With several workers, a step has other rows than in one process, so that the curves differ by noise.
-    "parts": {"epochs": 6, "batch_size": 60, "learning_rate": 5e-3, "hidden_units": [32], "seed": 3},
+    "parts": {"epochs": 3, "batch_size": 60, "learning_rate": 5e-3, "hidden_units": [32], "seed": 3},
 }
 EXACT, NOISY = 1e-4, 0.1
 """Relative tolerances of the loss after each epoch."""
@@ -83,11 +83,14 @@ for name, parameters in trainings.items():
 
 
 def train(digits, folder, workers=1, devices=1):
-    """Run the trainings in some processes with some devices each; each process has a folder."""
+    """Run the trainings in some processes with some devices each; each process has a folder.
+
+    Several ranks have the rate of "whole" by `scale_learning_rate`.
+    """
     folders = {f"{split}_dir": str(digits.folder / split) for split in ("train", "validation")}
     ranks = workers * devices
-    scaled = {**TRAININGS["whole"], "learning_rate": 0.01 / ranks, "scale_learning_rate": True}
-    arguments = [json.dumps(value) for value in (folders, {**TRAININGS, "scaled": scaled}, devices)]
+    scaled = {**TRAININGS["whole"], "learning_rate": 0.01 / ranks, "scale_learning_rate": ranks > 1}
+    arguments = [json.dumps(value) for value in (folders, {**TRAININGS, "whole": scaled}, devices)]
     environment = {**os.environ, **tensorflow_environment({}, workers, True, processors())}
     addresses, running = [f"127.0.0.1:{port}" for port in free_ports(workers)], []
     for index in range(workers):
@@ -176,7 +179,6 @@ def test_synchronous_training_equals_training_in_one_process(digits, tmp_path, a
     together = train(digits, tmp_path, workers, devices)
     for training, tolerance in {"whole": EXACT, "parts": EXACT if workers == 1 else NOISY}.items():
         assert curve(together, training) == pytest.approx(curve(alone, training), rel=tolerance), training
-    assert curve(together, "scaled") == pytest.approx(curve(alone, "whole"), rel=EXACT)
     assert curve(alone, "whole")[0] > 1.5 * curve(alone, "whole")[-1]
 
     folder = digits.folder / "train"
