@@ -50,7 +50,9 @@ NAMES_VARIABLE = "TESTS_FORKED_REPLICAS_NAMES"
 _FORKS = "TESTS_FORKED_REPLICAS_FORK"
 """Variable that is set while a test may fork."""
 SITE_VARIABLE = "TESTS_FORKED_REPLICAS_SITE"
-"""Variable with the folder of a sitecustomize.py that forks run first. The local runner sets PYTHONPATH itself."""
+"""Variable with the folder of a sitecustomize.py that forks run first, beside that of PYTHONPATH.
+
+The local runner sets PYTHONPATH itself."""
 _FOLDER = "TESTS_FORKED_REPLICAS"
 """Variable with the folder of the servers' sockets. The workers of a run share them."""
 

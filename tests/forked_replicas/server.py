@@ -9,7 +9,7 @@ process ID, and at its end with its exit code. It kills a process whose client h
 import atexit
 import contextlib
 import gc
-import importlib
+import importlib.util
 import json
 import os
 import random
@@ -159,9 +159,9 @@ def run(request: dict, streams: list[int]) -> None:
     added = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), os.environ.get("TESTS_FORKED_REPLICAS_SITE")]
     added = [folder for folder in added if folder]
     sys.path[:] = [first, *added, *sys.path]
-    if any(Path(folder, "sitecustomize.py").exists() for folder in added):
-        sys.modules.pop("sitecustomize", None)
-        importlib.import_module("sitecustomize")
+    for number, folder in enumerate(added):
+        if (file := Path(folder, "sitecustomize.py")).exists():
+            import_file(f"sitecustomize_{number}", file)
     # What the server's modules have found once may be another in this environment.
     tempfile.tempdir = None
     random.seed()
@@ -174,6 +174,13 @@ def run(request: dict, streams: list[int]) -> None:
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
     else:
         runpy.run_path(arguments[0], run_name="__main__")
+
+
+def import_file(name: str, file: Path) -> None:
+    """Import a file as a module of another name."""
+    spec = importlib.util.spec_from_file_location(name, file)
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
 
 
 def output(number: int, errors: str) -> TextIO:

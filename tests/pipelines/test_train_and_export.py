@@ -50,7 +50,7 @@ def test_digits_are_trained_with_pytorch_and_exported(tmp_path, monkeypatch):
         train_and_export(
             train_specification={"trainer": "torch_classifier"},
             distribution_specification={"distribution_type": "PyTorch", "number_of_workers": 1},
-            train_parameters={"epochs": 15},
+            train_parameters={"epochs": 8, "learning_rate": 5e-3},
             metric="macro_f1",
             bound=0.9,
             aliases=["production"],

@@ -55,9 +55,9 @@ def synthetic():
 TABLES = {
     # Inputs and labels, fraction of the rows for the test, and the training. Few epochs, because each one also saves a
     # checkpoint and metrics.
-    "breast cancer": (lambda: load_breast_cancer(return_X_y=True), 0.4, Training(12, 24, 4e-3)),
-    "wine": (lambda: load_wine(return_X_y=True), 0.5, Training(15, 12, 4e-3)),
-    "synthetic": (synthetic, 0.4, Training(6, 120, 1e-2)),
+    "breast cancer": (lambda: load_breast_cancer(return_X_y=True), 0.4, Training(10, 48, 8e-3)),
+    "wine": (lambda: load_wine(return_X_y=True), 0.5, Training(12, 24, 8e-3)),
+    "synthetic": (synthetic, 0.4, Training(5, 200, 1e-2)),
 }
 
 
@@ -155,7 +155,7 @@ def train(table, folder, trainer, workers):
 NUMBERS = {
     # 442 rows of 10 columns, as scikit-learn publishes them, and a nonlinear function of 5 of 10 columns.
     "diabetes": (lambda: load_diabetes(return_X_y=True, scaled=False), Training(12, 16, 4e-3)),
-    "friedman": (lambda: make_friedman1(3000, noise=1.0, random_state=4), Training(15, 20, 3e-3)),
+    "friedman": (lambda: make_friedman1(3000, noise=1.0, random_state=4), Training(12, 50, 8e-3)),
 }
 
 

@@ -29,6 +29,7 @@ from kfp_distributed.trainers.runtime.epoch_metrics import read_epochs
 
 pytestmark = pytest.mark.takes(103)
 
+PARAMETERS = {"batch_size": 144, "learning_rate": 6e-3}
 FIRST, ALL = 3, 6
 """Number of epochs of the first training, and with those of the training that resumes from its checkpoint."""
 LEAST_ACCURACY = 0.95
@@ -100,10 +101,12 @@ def trained_by(prepared, tmp_path_factory):
         with pytest.MonkeyPatch.context() as patch:
             if function is horovod_convolution:
                 patch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", trainer_python("horovod"))
-            first = train(function, prepared, folder, {"epochs": FIRST}, EXAMPLES[function])
+            first = train(function, prepared, folder, {**PARAMETERS, "epochs": FIRST}, EXAMPLES[function])
             (folder / "jobs").mkdir()
             patch.setattr(tempfile, "tempdir", str(folder / "jobs"))  # Where the runner creates the folder of the job.
-            second = train(function, prepared, folder, {"epochs": ALL}, {**EXAMPLES[function], "keep_job": True})
+            second = train(
+                function, prepared, folder, {**PARAMETERS, "epochs": ALL}, {**EXAMPLES[function], "keep_job": True}
+            )
         ranks = tuple(next((folder / "jobs").rglob(name)) for name in FOLDERS_OF_RANKS[function])
         return Trained(*map(list, zip(first, second, strict=True)), ranks, folder)
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.takes(24)
     ("function", "parameters", "distribution"),
     [
         (fit, {}, {}),
-        (mirrored_classifier, {"learning_rate": 0.01}, {}),
+        (mirrored_classifier, {"learning_rate": 0.02, "batch_size": 100}, {}),
         (
             partitioned_embedding,
             {"column": "shop", "table_rows": 64},

@@ -20,7 +20,7 @@ from kfp_distributed.trainers import train_specification
 pytestmark = pytest.mark.takes(34)
 
 USERS = 600
-SMALL = {"column": "user", "table_rows": USERS, "dimensions": 16, "epochs": 6}
+SMALL = {"column": "user", "table_rows": USERS, "dimensions": 16, "epochs": 6, "batch_size": 150}
 LARGE = {"column": "user", "table_rows": 3_000_001, "dimensions": 32, "epochs": 1, "assemble": False}
 SERVER = "/job:ps/replica:0/task:"
 LARGE_BYTES = 3_000_001 * 32 * 4
