@@ -116,7 +116,7 @@ def _add_with_imports(files: Iterable[Path], root: Path, found: set[Path]) -> No
             found.add(file)
             if file.suffix == ".py":
                 of_tests_only = file.name in _NOT_UNDER_TEST
-                names = set(_imported(ast.parse(file.read_text(encoding="utf-8"))))
+                names = _names(file.read_text(encoding="utf-8"))
                 of_library = {name for name in names if name.partition(".")[0] == _LIBRARY}
                 for name in names - of_library if of_tests_only else names:
                     folder = root if name in of_library else root / "tests"
@@ -124,6 +124,11 @@ def _add_with_imports(files: Iterable[Path], root: Path, found: set[Path]) -> No
                     modules = [folder.joinpath(*parts[: count + 1]) for count in range(len(parts))]
                     _add_with_imports([module.with_suffix(".py") for module in modules], root, found)
                     _add_with_imports([module / "__init__.py" for module in modules], root, found)
+
+
+@cache  # Most files of the library are read for each file of tests.
+def _names(source: str) -> frozenset[str]:
+    return frozenset(_imported(ast.parse(source)))
 
 
 def _imported(tree: ast.AST) -> Iterator[str]:
