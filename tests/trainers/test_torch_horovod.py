@@ -10,9 +10,11 @@ import onnxruntime
 import pytest
 from environments import trainer_python
 from examples.test_diffs import code_of
+from forked_replicas import forked
+from held_training import HELD, hold
 from mpi_jobs import kill_rank, losses
 
-pytestmark = pytest.mark.takes(128)
+pytestmark = pytest.mark.takes(40)
 
 train = partial(mpi_jobs.train, program={"trainer": "torch_horovod"})
 
@@ -34,19 +36,37 @@ def rows_of_ranks(lines):
     return [row[1:] for row in rows]
 
 
-def test_the_curve_of_several_ranks_equals_that_of_one_process(digits, tmp_path):
-    """With all rows in each step, the curves differ only by rounding. Three ranks have uneven parts of 1300 rows."""
-    parameters = {"epochs": 10, "batch_size": 1500, "learning_rate": 0.03}
-    alone, _ = train(digits, tmp_path / "1", 1, parameters=parameters)
-    three, lines = train(digits, tmp_path / "3", 3, parameters=parameters)
+WHOLE_BATCHES = {"epochs": 10, "batch_size": 1500, "learning_rate": 0.03}
+"""Parameters with which each step has all rows, for any number of ranks. So the curves differ only by rounding."""
+
+
+@pytest.fixture(scope="module")
+def alone(digits, tmp_path_factory):
+    """Metrics of one process after each epoch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTORCH_PYTHON", trainer_python("horovod-pytorch"))
+        outcome, _ = train(digits, tmp_path_factory.mktemp("alone"), 1, parameters=WHOLE_BATCHES)
+    return outcome.metrics["worker-0"]
+
+
+def assert_same_curve(outcome, expected):
+    for epoch, expected_epoch in zip(outcome.metrics["worker-0"], expected, strict=True):
+        assert epoch == pytest.approx(expected_epoch, rel=1e-4)
+
+
+def epochs_of(lines):
+    """Return the epochs that rank 0 has printed. The others print none."""
+    return [(match[1], int(match[2])) for line in lines if (match := re.match(r"\[(.*)\] epoch (\d+)/", line))]
+
+
+def test_the_curve_of_several_ranks_equals_that_of_one_process(digits, tmp_path, alone):
+    """Three ranks have uneven parts of 1300 rows."""
+    three, lines = train(digits, tmp_path, 3, parameters=WHOLE_BATCHES)
     assert rows_of_ranks(lines) == [("worker-0", 3, 433), ("worker-1", 3, 433), ("worker-2", 3, 434)]
-    for epoch, expected in zip(three.metrics["worker-0"], alone.metrics["worker-0"], strict=True):
-        assert epoch == pytest.approx(expected, rel=1e-4)
+    assert_same_curve(three, alone)
     assert losses(three)[-1] < losses(three)[0] / 4
     # Only rank 0 saves and prints.
-    assert [line.split(" loss")[0] for line in lines if "] epoch " in line] == [
-        f"[worker-0] epoch {epoch}/10" for epoch in range(1, 11)
-    ]
+    assert epochs_of(lines) == [("worker-0", epoch) for epoch in range(1, 11)]
 
 
 def test_with_small_batches_two_ranks_learn_as_much_as_one_process(digits, tmp_path):
@@ -60,36 +80,32 @@ def test_with_small_batches_two_ranks_learn_as_much_as_one_process(digits, tmp_p
     assert (probabilities.argmax(axis=1) == digits.test_labels).mean() > 0.93
 
 
-def test_a_killed_rank_restarts_all_from_their_checkpoint(digits, tmp_path):
-    """The curve equals that of ranks that were not killed: all have the weights and the optimizer of the checkpoint."""
-    whole, _ = train(digits, tmp_path / "whole", 2, parameters={"epochs": 8})
-    killed = []
+def test_a_killed_rank_restarts_all_from_their_checkpoint(digits, tmp_path, alone, monkeypatch):
+    """The curve equals that of a process that was not killed: weights and optimizer come from the checkpoint."""
+    hold(monkeypatch, tmp_path, 4)  # In epoch 4: a leader with one step in an epoch asks when it scores.
 
-    def kill_once(line):
-        if "epoch 3/8" in line and not killed:
-            killed.append(line)
+    def kill_held(line):
+        if HELD in line:
             kill_rank("1")
 
-    outcome, lines = train(digits, tmp_path / "killed", 2, see=kill_once, parameters={"epochs": 8})
+    parameters = {**WHOLE_BATCHES, "learning_rate": 0.015, "scale_learning_rate": True}
+    outcome, lines = train(digits, tmp_path, 2, see=kill_held, parameters=parameters)
     assert any("restart 1 of 3: all replicas (launcher-0 failed)" in line for line in lines)
-    epochs = [int(line.split("epoch ")[1].split("/")[0]) for line in lines if "[worker-0] epoch " in line]
-    assert epochs == list(range(1, 9)), "went on after the last epoch that was kept"
-    assert losses(outcome) == pytest.approx(losses(whole), rel=1e-4)
+    assert epochs_of(lines) == [("worker-0", epoch) for epoch in range(1, 11)], "no epoch comes again"
+    assert_same_curve(outcome, alone)
 
 
-def test_a_training_loses_no_step_when_a_rank_is_preempted(digits, tmp_path):
-    told = []
+def test_a_training_loses_no_step_when_a_rank_is_preempted(digits, tmp_path, monkeypatch):
+    hold(monkeypatch, tmp_path, 10 + 4)
 
-    def end_once(line):
-        if "epoch 1/" in line and not told:
-            told.append(line)
+    def end_held(line):
+        if HELD in line:
             kill_rank("1", signal.SIGTERM)
 
-    _, lines = train(digits, tmp_path, 2, see=end_once, parameters={"epochs": 5, "batch_size": 4})
-    (saved,) = re.findall(r"saved a checkpoint in epoch (\d) after step (\d+)", "\n".join(lines))
-    assert re.findall(r"continues epoch (\d) after step (\d+) of 325", "\n".join(lines)) == [saved] * 2
-    epochs = [int(line.split("epoch ")[1].split("/")[0]) for line in lines if "[worker-0] epoch " in line]
-    assert epochs == list(range(1, 6))
+    _, lines = train(digits, tmp_path, 2, see=end_held, parameters={"epochs": 3, "batch_size": 130})
+    assert re.findall(r"saved a checkpoint in epoch (\d) after step (\d+)", "\n".join(lines)) == [("2", "4")]
+    assert re.findall(r"continues epoch (\d) after step (\d+) of 10", "\n".join(lines)) == [("2", "4")] * 2
+    assert epochs_of(lines) == [("worker-0", epoch) for epoch in range(1, 4)]
 
 
 def test_each_slot_of_a_worker_is_a_rank(digits, tmp_path):
@@ -138,7 +154,7 @@ def test_a_program_with_a_distributed_sampler_runs_unchanged(digits, tmp_path, p
     monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", python)
     file = tmp_path / "main.py"
     file.write_text(STRANGER)
-    program = {"command": ["python", str(file), str(digits.folder / "train"), "{model_dir}"]}
+    program = {"command": forked(python, file, digits.folder / "train", "{model_dir}")}
     outcome, lines = train(digits, tmp_path, 2, program=program)
     assert {line for line in lines if "] rank" in line} == {
         f"[worker-{rank}] rank {rank} has 650 of 1300 rows, equal: True" for rank in range(2)
