@@ -1,7 +1,7 @@
 """Stands for a process that a server forks: `python -I -S client.py SOCKET PYTHON ARGUMENT...`.
 
-It passes signals on, and ends as the fork ends. If it is killed, the server kills the fork. If the server has failed,
-it runs the command line.
+It passes signals on, with SIGSTOP in place of SIGTSTP, which a session of its own ignores. It ends as the fork ends. If
+it is killed, the server kills the fork. If the server has failed, it runs the command line.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 
-_PASSED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_PASSED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP)
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def main() -> None:
 
 def _kill(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):  # It has ended, and the server is about to say so.
-        os.kill(pid, number)
+        os.kill(pid, signal.SIGSTOP if number == signal.SIGTSTP else number)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from kfp_distributed.storage import open_store
 from kfp_distributed.storage.dataset import DATASET_MANIFEST
 from kfp_distributed.storage.model import verify_model
 from kfp_distributed.trainers.runtime.checkpoints import KEPT, complete_checkpoints
-from kfp_distributed.trainers.runtime.job_description import PEAK_MEMORY
+from kfp_distributed.trainers.runtime.job_description import PEAK_MEMORY, PEER_LOST
 
 pytestmark = pytest.mark.takes(80)
 
@@ -60,6 +60,18 @@ def test_multi_worker_mirrored_resumes_after_a_kill_and_saves_one_model(make_rep
     description, accuracy = score(model, tmp_path, digits)
     assert description == "float32 (None, 8, 8)"
     assert accuracy >= 0.95
+
+
+def test_a_worker_ends_if_another_one_does_not_answer(make_replicas, digits, monkeypatch, tmp_path):
+    """The connections stay open but nothing arrives, as if a machine were lost. TensorFlow looks every 30 s."""
+    replicas = make_replicas(PROGRAM, PARAMETERS, {"worker": 2}, digits)
+    released = hold(monkeypatch, tmp_path, 1)
+    replicas.start_all()
+    replicas.wait_for("worker-0", HELD)
+    replicas.running["worker-1"].send_signal(signal.SIGTSTP)
+    released.touch()
+    assert replicas.wait("worker-0") == PEER_LOST, replicas.text("worker-0")
+    replicas.running["worker-1"].kill()
 
 
 def test_parameter_servers_with_an_evaluator_resume_and_continue_without_a_worker(
