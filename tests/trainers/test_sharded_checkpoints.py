@@ -30,15 +30,15 @@ from kfp_distributed.trainers.runtime.job_description import CHECKPOINT_REJECTED
 from kfp_distributed.trainers.runtime.sharded_files import SavedRange
 from kfp_distributed.trainers.runtime.sharded_uploads import ShardSave, ShardUploads
 
-pytestmark = pytest.mark.takes(69)
+pytestmark = pytest.mark.takes(52)
 
-WIDTH = 1024
+WIDTH = 512
 BYTES = 3 * 2 * WIDTH * WIDTH * 4
 """Two matrices, and two states of Adam for each."""
 
 
 def train(
-    model_dir, steps: int, go: str = "", stop: str = "", width: int = 1024, waits: bool = False, fails: bool = False
+    model_dir, steps: int, go: str = "", stop: str = "", width: int = 512, waits: bool = False, fails: bool = False
 ):
     """Train a network of two matrices that are divided among the ranks. Save a sharded checkpoint after each step."""
     import time
@@ -288,7 +288,7 @@ def test_damaged_and_rejected_checkpoints_are_skipped(make_ranks, checkpoints, o
 
 
 def test_training_loses_no_step_when_a_replica_must_end(make_ranks, checkpoints):
-    ranks = make_ranks(steps=1000)
+    ranks = make_ranks(steps=100_000)
     ranks.start(2)
     ranks.wait_for("step 2 pause")
     ranks.running[1].terminate()
@@ -303,13 +303,18 @@ def test_training_loses_no_step_when_a_replica_must_end(make_ranks, checkpoints)
 
 
 @pytest.mark.parametrize(
-    ("where", "times"), [("/__1_0.distcp", 1), ("/checkpoints/00000002/", 10**9)], ids=["part", "all"]
+    ("where", "times", "width"),
+    [("/__1_0.distcp", 1, 1024), ("/checkpoints/00000002/", 10**9, 512)],
+    ids=["part", "all"],
 )
 def test_checkpoint_that_the_store_refuses_in_one_rank_is_given_up(
-    make_ranks, checkpoints, object_store, tmp_path, where, times
+    make_ranks, checkpoints, object_store, tmp_path, where, times, width
 ):
-    """The next one is stored. Rank 0 learns the failure from the record, or with the next save."""
-    ranks = make_ranks(steps=12, go=str(tmp_path / "go"))
+    """The next one is stored. Rank 0 learns the failure from the record, or with the next save.
+
+    The wider network has files of two parts.
+    """
+    ranks = make_ranks(steps=12, go=str(tmp_path / "go"), width=width)
     with faulty_proxy(object_store.endpoint) as proxy:
         ranks.own[1] = {"AWS_ENDPOINT_URL": proxy.url, "AWS_ENDPOINT_URL_S3": proxy.url}
         ranks.start(2)
