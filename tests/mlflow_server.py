@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from environments import environment
+from forked_replicas import forked
 from process_hygiene import started
 
 USERNAME = "admin"
@@ -130,7 +131,7 @@ def mlflow_server(folder: Path) -> Iterator[MlflowServer]:
     with (
         log.open("a") as output,
         started(
-            [str(python), "-c", _SERVE, str(port)],
+            forked(python, "-c", _SERVE, str(port)),
             env={**os.environ, **variables},
             cwd=folder,
             stdout=output,

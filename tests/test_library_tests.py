@@ -62,7 +62,7 @@ def test_teardown(teardown):
     "cache/kfp-distributed/horovod-1/lib/python3.11/site-packages/package-1.dist-info/METADATA": "",
     "cache/kfp-distributed/horovod-1/complete": "",
 }
-PARALLEL = ("-p", "xdist", "-n", "3", "--dist", "loadfile")
+PARALLEL = ("-p", "xdist", "-n", "2", "--dist", "loadfile")
 
 
 def run(folder, *arguments, **variables):

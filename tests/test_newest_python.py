@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from environments import TEST_ENVIRONMENTS, environment, newest_python
+from forked_replicas import forked
 
-pytestmark = pytest.mark.takes(70)
+pytestmark = pytest.mark.takes(45)
 
 ROOT = Path(__file__).parents[1]
 
@@ -53,7 +54,7 @@ def run(tmp_path_factory):
 
     def run_python(*arguments, folder):
         process = subprocess.run(
-            [python, *arguments], cwd=folder, env=variables, capture_output=True, text=True, check=False
+            forked(python, *arguments), cwd=folder, env=variables, capture_output=True, text=True, check=False
         )
         assert process.returncode == 0, process.stdout[-4000:] + process.stderr[-4000:]
         return process.stdout

@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 import tomllib
+from functools import cache
 from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from kfp_distributed.components.prepare_data import preparation_job as prepare_d
 from kfp_distributed.components.step_packages import DASK, PACKAGES, PREDICTION, PREPARATION
 from kfp_distributed.trainers.requirements import ENTRY
 
-pytestmark = pytest.mark.takes(43)
+pytestmark = pytest.mark.takes(14)
 
 ROOT = Path(__file__).parents[2]
 PACKAGE_FOLDERS = (
@@ -43,10 +44,15 @@ DRIVERS = {"fsspec"}
 NOTEBOOK = {"IPython"}
 
 
+parse = cache(ast.parse)
+"""Tests look at the same sources."""
+distributions_of_modules = cache(packages_distributions)
+
+
 def third_party(source):
     """Return the third-party modules that a source imports, also inside functions."""
     names = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parse(source)):
         if isinstance(node, ast.Import):
             names.update(alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -57,7 +63,7 @@ def third_party(source):
 def undeclared(modules, requirements):
     """Return the modules whose distribution is not among the requirements."""
     declared = {canonical(re.match(r"[\w.-]*", requirement)[0]) for requirement in requirements}
-    distributions = packages_distributions()
+    distributions = distributions_of_modules()
     return {name for name in modules if not declared & set(map(canonical, distributions.get(name, [])))}
 
 
@@ -88,7 +94,7 @@ def imported_files(module):
         # In a step, this package is empty: see its __init__.py.
         source = "" if name == "kfp_distributed.components" else file.read_text(encoding="utf-8")
         pending.append(name.rpartition(".")[0])
-        for node in ast.walk(ast.parse(source)):
+        for node in ast.walk(parse(source)):
             if isinstance(node, ast.Import):
                 pending += [alias.name for alias in node.names if alias.name.startswith("kfp_distributed.")]
             elif isinstance(node, ast.ImportFrom) and node.module.startswith("kfp_distributed."):

@@ -11,8 +11,9 @@ from kfp_distributed.storage.files import describe_folder, list_files
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelIncomplete, ModelManifest
 from kfp_distributed.storage.opener import open_store
 
-pytestmark = [on_each_store, pytest.mark.takes(35)]
-MODEL_BYTES = 30_000_000
+pytestmark = [on_each_store, pytest.mark.takes(18)]
+MODEL_BYTES = 10_000_000
+"""Two parts of an upload."""
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
 from kfp_distributed.processes import ProcessGroup
 
 ENTRY = "kfp_distributed.trainers.runtime.entry"
-_FORKED = (ENTRY, "kfp_distributed.trainers.runtime.torchrun", "kfp.dsl.executor_main")
-"""Modules that forks run in forks: replicas of a step, torchrun of a replica, and its ranks."""
+_FORKED = (ENTRY, "kfp_distributed.trainers.runtime.torchrun", "kfp.dsl.executor_main", "distributed.cli.dask_worker")
+"""Modules that forks run in forks: replicas of a step, torchrun of a replica, its ranks, and Dask workers of a pod."""
 _TRAINERS = ("keras_classifier", "keras_horovod", "torch_classifier", "torch_horovod")
 _STEPS = ("fingerprint_source", "prepare_data", "train", "evaluate", "export_model", "deploy_model", "predict")
 _IMPORTED = (
@@ -35,13 +35,19 @@ _IMPORTED = (
     *(f"kfp_distributed.trainers.{name}" for name in _TRAINERS),
     *(f"kfp_distributed.components.{name}.step" for name in _STEPS),
     "distributed.cli.dask_scheduler",
-    "distributed.cli.dask_worker",
     "torch.distributed.checkpoint.state_dict",
     "torch.distributed.tensor.parallel",
     "transformers.models.bert.modeling_bert",
+    "mlflow.server",
 )
-"""What tests train with, too. A Python has some of them."""
-_IMPORTS = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", "_KFP_RUNTIME": "true", "OMP_NUM_THREADS": "1"}
+"""What tests train with, too, and servers of tests. A Python has some of them."""
+_IMPORTS = {
+    "TF_USE_LEGACY_KERAS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "_KFP_RUNTIME": "true",
+    "OMP_NUM_THREADS": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
 """Variables that modules read when they are imported. Replicas and steps set them before."""
 _HERE = Path(__file__).parent
 _start, _environment = ProcessGroup.start, subprocess_task_handler.environment

@@ -12,6 +12,12 @@ from kfp_distributed.components.worker_pool.dask_engine import DaskEngine
 from kfp_distributed.processes import ProcessGroup
 
 
+@pytest.fixture(autouse=True)
+def _forked_workers(monkeypatch):
+    """Fork each worker from its nanny, which has imported Dask. By default, it imports Dask anew."""
+    monkeypatch.setenv("DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD", "fork")
+
+
 @pytest.fixture
 def run(tmp_path):
     """Run the step into a folder: run(source, "out", seed=1) -> manifests by split."""

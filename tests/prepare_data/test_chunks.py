@@ -63,8 +63,8 @@ def random_csv(generator, rows=60):
     return (mark + end.join(lines) + (end if generator.random() < 0.5 else "")).encode()
 
 
-@pytest.mark.takes(12)
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.takes(4)
+@pytest.mark.parametrize("seed", range(50))
 def test_parts_of_csv_have_the_blocks_of_the_file(file, seed):
     generator = np.random.default_rng(seed)
     path = file("data.csv", random_csv(generator))
@@ -129,8 +129,8 @@ def check(path, tmp_path, sizes=(1, BLOCK, 3 * BLOCK), options=Options(label_col
     return expected
 
 
-@pytest.mark.takes(21)
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.takes(8)
+@pytest.mark.parametrize("seed", range(15))
 def test_rows_of_csv(file, tmp_path, seed):
     rows, rejected = check(file("data.csv", random_csv(np.random.default_rng(seed))), tmp_path)
     assert len(rows) > 30

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pytest
+from forked_replicas import forked
 
 from kfp_distributed.components.prepare_data.preparation_job import (
     LEAST_MEMORY,
@@ -48,7 +49,7 @@ from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.trainers.runtime.job_description import JOB_VARIABLE
 from kfp_distributed.trainers.runtime.lost_step import LOST_SECONDS_VARIABLE
 
-pytestmark = pytest.mark.takes(34)
+pytestmark = pytest.mark.takes(28)
 
 SPLITS = ("train", "validation", "test")
 ROOT = "s3://pipelines/v2/artifacts/digits/8f3c1d7e-2f3a-4b5c-9d6e-7f8091a2b3c4/prepare-data/51b25a3c-7d1e-4f2a-8b6c-0d9e8f7a6b5c"
@@ -119,7 +120,7 @@ def start(processes, job, folder, index):
     variables = {JOB_VARIABLE: str(file), INDEX_VARIABLE: str(index), ADDRESS_VARIABLE: "127.0.0.1"}
     with (folder / f"pod-{index}.log").open("ab") as log:
         return processes.start(
-            f"pod-{index}", [sys.executable, "-m", MODULE], env={**os.environ, **variables}, cwd=work, stdout=log
+            f"pod-{index}", forked(sys.executable, "-m", MODULE), env={**os.environ, **variables}, cwd=work, stdout=log
         )
 
 

@@ -12,10 +12,10 @@ from train.test_specification import TYPES, as_dict
 from kfp_distributed.components.train.describe.distributions import KEYS, parse_distribution
 from kfp_distributed.components.train.describe.kinds import shown
 
-pytestmark = pytest.mark.takes(12)
+pytestmark = pytest.mark.takes(6)
 
 # An example takes about 0.1 ms. No deadline: on a busy machine one example may take much longer.
-many = settings(max_examples=300)
+many = settings(max_examples=150)
 
 
 def convert_numbers(value, conversion):
@@ -161,7 +161,7 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=1500)
+@settings(max_examples=600)
 @given(st.sampled_from(TYPES), st.sampled_from(sorted(KEYS)), ANYTHING)
 def test_any_value_of_a_key_is_parsed_or_refused_with_the_name_of_the_key(distribution_type, key, value):
     spec = {"distribution_type": distribution_type, key: value}

@@ -21,10 +21,10 @@ from kfp_distributed.trainers.runtime.checkpoints import (
     save_checkpoint,
 )
 
-pytestmark = pytest.mark.takes(32)
+pytestmark = pytest.mark.takes(28)
 
 
-def train(model_dir, checkpoint_dir, metrics_dir, last: int, go: str, fails: bool = False, megabytes: int = 100):
+def train(model_dir, checkpoint_dir, metrics_dir, last: int, go: str, fails: bool = False, megabytes: int = 50):
     """Save two large files of the same number for each epoch. Wait before epoch 2 for the file `go`."""
     import time
     from pathlib import Path
@@ -160,7 +160,7 @@ def test_a_kill_during_an_upload_leaves_no_checkpoint_that_looks_complete(
 def test_a_checkpoint_that_is_uploaded_while_a_command_fails_proves_that_the_restored_one_was_good(
     make_replicas, digits, tmp_path, object_store
 ):
-    write = "cat {checkpoint_dir}/state > old; head -c 100000000 /dev/zero > new; cat old >> new"
+    write = "cat {checkpoint_dir}/state > old; head -c 30000000 /dev/zero > new; cat old >> new"
     wait = f"while [ ! -e {tmp_path}/go ]; do sleep 0.1; done"
     fail = f"touch {tmp_path}/fails; exit 1"
     command = f"{write}; mv new {{checkpoint_dir}}/state; touch {tmp_path}/written; {wait}; {fail}"
