@@ -5,9 +5,10 @@ import time
 import uuid
 
 import pytest
+from cluster.conftest import served_mpi_versions
 from cluster.jobs import SECONDS, left_behind
 from cluster.test_failures import failed
-from cluster.test_launch import function
+from cluster.test_launch import assert_queued_and_resumed, function, suspend_policy
 from cluster.test_replica_faults import end
 
 pytestmark = [pytest.mark.cluster, pytest.mark.mpi, pytest.mark.timeout(600)]
@@ -107,6 +108,12 @@ def test_a_launcher_that_dies_restarts(start_ranks, api):
     assert step.verdict()["succeeded"], step.log
     assert len([text for _, text in step.lines if "rank 1 of 2" in text]) == 2, step.log
     assert left_behind(step) == []
+
+
+def test_a_suspended_mpijob_is_queued_until_it_is_resumed(start_ranks):
+    step = start_ranks("time.sleep(5)", queue_name="team-queue")
+    (version,) = served_mpi_versions()
+    assert_queued_and_resumed(step, ("kubeflow.org", version, "mpijobs"), suspend_policy)
 
 
 # A worker ends with its process `sleep`. Its work folder remains when its container is restarted.

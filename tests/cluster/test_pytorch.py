@@ -7,6 +7,9 @@ from itertools import pairwise
 
 import pytest
 from cluster.jobs import left_behind
+from cluster.test_failures import failed
+from cluster.test_launch import function
+from cluster.test_replica_faults import delete
 from kubernetes import client
 
 from kfp_distributed.storage import credentials_from_environment, open_store
@@ -54,6 +57,32 @@ def test_each_slot_is_a_rank(train):
     assert verdict["succeeded"], step.log
     ranks = sorted(re.findall(r"^\[(.*?)\] rank (\d) of 4 on cpu", step.log, re.MULTILINE))
     assert ranks == [("master-0", "0"), ("master-0", "1"), ("worker-0", "2"), ("worker-0", "3")]
+
+
+ONE_WORKER = {"distribution_type": "PyTorch", "number_of_workers": 1}
+
+EXITS = """\
+import os, time
+print("begun", flush=True)
+time.sleep(300 * (os.environ["RANK"] == "0"))
+raise SystemExit(3)"""
+
+
+def test_the_exit_code_of_a_worker_is_the_cause(start, open_namespace):
+    step = start(function(EXITS), ONE_WORKER, namespace=open_namespace)
+    failed(step, "worker-0 failed with exit code 3", since=r"\[worker-0\] begun")
+
+
+@pytest.mark.takes(60)
+def test_a_lost_worker_restarts_all_from_the_checkpoint_until_the_restart_limit(train, api):
+    step = train({"epochs": 100_000}, distribution={"number_of_workers": 1, "restart_limit": 1})
+    step.wait_for(r"^\[master-0\] epoch 9/")
+    before = len(step.lines)
+    delete(api, step.namespace, step.pod_of("worker-0"))
+    step.wait_for(r"^\[worker-0\] rank 1 of 2 .* after epoch [1-9]", after=before)
+    step.wait_for(r"^\[master-0\] epoch ", after=before)
+    delete(api, step.namespace, step.pod_of("worker-0"))
+    failed(step, "worker-0 failed", "pod deleted", "restart_limit=1")
 
 
 @pytest.mark.trainer

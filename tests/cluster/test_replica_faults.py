@@ -113,15 +113,29 @@ def test_an_outage_of_the_object_store_counts_for_no_limit(start, operator):
         assert_survived(step, restarted)
 
 
+@pytest.mark.parametrize(
+    ("distribution", "image"),
+    [
+        ({"distribution_type": "PyTorch", "number_of_workers": 1}, ""),
+        pytest.param({"distribution_type": "MPI", "number_of_workers": 2}, "horovod", marks=pytest.mark.mpi),
+    ],
+    ids=["PyTorchJob", "MPIJob"],
+)
+@pytest.mark.takes(60)
+def test_an_outage_counts_for_no_limit_of_other_kinds(start, open_namespace, image_name, distribution, image):
+    program = {**function(ENDS_IN_AN_OUTAGE), **({"image": image_name(image)} if image else {})}
+    assert_survived(start(program, {**distribution, **NO_RESTARTS}, namespace=open_namespace), "the whole job")
+
+
 def assert_survived(step, restarted: str) -> None:
     """Assert that the training ended well after two restarts, which count for no limit."""
     assert step.verdict()["succeeded"], step.log
     restarts = re.findall(r"^(?:restart|preemption).*: .*$", step.log, re.MULTILINE)
     assert len(restarts) == 2, step.log
-    assert {re.sub(r"worker-\d: the", "worker: the", text) for text in restarts} == {
-        f"restart: {restarted} (worker: the object store did not answer)"
+    assert {re.sub(r"\w+-\d: the", "replica: the", text) for text in restarts} == {
+        f"restart: {restarted} (replica: the object store did not answer)"
     }
-    assert re.search(r"^\[worker-0\] start 3$", step.log, re.MULTILINE), step.log
+    assert re.search(r"^\[(worker|master)-0\] start 3$", step.log, re.MULTILINE), step.log
     assert left_behind(step) == []
 
 

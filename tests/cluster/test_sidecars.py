@@ -8,6 +8,7 @@ from cluster.api_proxy import ApiProxy
 from cluster.jobs import both_operators, left_behind
 from cluster.test_failures import TF, failed
 from cluster.test_launch import ALONE, function
+from cluster.test_mpi import MPI
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -21,9 +22,9 @@ def start_with_sidecar(api, tmp_path, request):
         start = request.getfixturevalue("start")  # Its steps end before the proxy.
         environment = {"KUBECONFIG": proxy.kubeconfig(tmp_path)}
 
-        def start_one(sidecar, program, distribution):
+        def start_one(sidecar, program, distribution, **request):
             proxy.admit = lambda created: inject(created, sidecar)
-            step = start(program, distribution, environment=environment)
+            step = start(program, distribution, environment=environment, **request)
             step.wait_for("created .*Job ")
             return step
 
@@ -69,6 +70,16 @@ def test_a_sidecar_that_fails_does_not_fail_the_training(start_with_sidecar, ope
 def test_a_sidecar_that_runs_for_ever_does_not_hold_the_job(start_with_sidecar, operator):
     for step in [start_with_sidecar(SLEEPS, function(""), kind) for kind in kinds_with(operator, TF)]:
         step.wait_for("worker-0: succeeded")
+        assert_succeeded(step)
+
+
+@pytest.mark.mpi
+@pytest.mark.takes(30)
+def test_sidecars_neither_fail_nor_hold_an_mpijob(start_with_sidecar, open_namespace, image_name):
+    program, distribution = {**function(""), "image": image_name("horovod")}, {**MPI, "restart_limit": 0}
+    for sidecar in (FAILS, SLEEPS):
+        step = start_with_sidecar(sidecar, program, distribution, namespace=open_namespace)
+        step.wait_for("launcher-0: succeeded")
         assert_succeeded(step)
 
 

@@ -16,8 +16,8 @@ def hold(patch: pytest.MonkeyPatch, folder: Path, question: int) -> Path:
         patch: Sets the variables of the replicas.
         folder: Folder for files about it.
         question: Number of the question, from 1, which the leader answers when it is released. Trainers ask after each
-            step whether a replica must end, synchronous ones of Keras after 50 and not after the last. All ask once
-            more at the end of an epoch.
+            step of an epoch but the last whether a replica must end, synchronous ones of Keras after 50. Keras asks
+            again when the metrics of the epoch are known, PyTorch after each batch of validation rows.
 
     Returns:
         A file. If the test creates it, the training continues.

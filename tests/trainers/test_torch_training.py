@@ -57,9 +57,9 @@ def run(digits, tmp_path, monkeypatch):
                 facts.append((time.monotonic(), fact))
                 if victim and isinstance(fact, LogLine) and HELD in fact.line:
                     kill_replica(victim, number=number)
-                    victim = ""
-                    if released:
+                    if released and fact.replica != victim:  # A victim that is held must not train until it is dead.
                         released.touch()
+                    victim = ""
         finally:
             runner.stop()
         return [fact for _, fact in facts], tmp_path / folder / "model"
