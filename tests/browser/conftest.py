@@ -2,8 +2,8 @@ from contextlib import contextmanager
 
 import pytest
 
-MAX_SECONDS = 2.0
-"""Processor time in which a page must be drawn. Other processes change it less than the time on the clock."""
+MAX_SECONDS = 20.0
+"""Processor time in which a page must be drawn, some 20 times that of the largest one on an idle machine."""
 
 VIEWPORT = {"width": 1280, "height": 900}
 

@@ -120,7 +120,7 @@ FOCUSED = """() => {
 
 
 @pytest.mark.takes(20)
-def test_300_replicas_and_1000_epochs_are_drawn_within_2_seconds(show, tmp_path):
+def test_300_replicas_and_1000_epochs_are_drawn(show, tmp_path):
     file = tmp_path / "report.html"
     file.write_text(training_report(300, 1000))
     assert file.stat().st_size < MAX_BYTES
