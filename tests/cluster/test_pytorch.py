@@ -79,10 +79,11 @@ def test_a_lost_worker_restarts_all_from_the_checkpoint_until_the_restart_limit(
     step.wait_for(r"^\[master-0\] epoch 9/")
     before = len(step.lines)
     delete(api, step.namespace, step.pod_of("worker-0"))
-    step.wait_for(r"^\[worker-0\] rank 1 of 2 .* after epoch [1-9]", after=before)
-    step.wait_for(r"^\[master-0\] epoch ", after=before)
+    # If the master has time for it, it saves a checkpoint within an epoch.
+    step.wait_for(r"^\[worker-0\] rank 1 of 2 .* continues (after )?epoch [1-9]", after=before)
+    step.wait_for(r"^\[master-0\] epoch ", after=len(step.lines))
     delete(api, step.namespace, step.pod_of("worker-0"))
-    failed(step, "worker-0 failed", "pod deleted", "restart_limit=1")
+    failed(step, "restart_limit=1")
 
 
 @pytest.mark.trainer

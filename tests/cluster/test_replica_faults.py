@@ -86,15 +86,18 @@ def test_a_training_resumes_after_the_loss_of_a_replica(start, api, lost):
 
 NO_RESTARTS = {"restart_limit": 0, "preemption_limit": 0}
 
-# The first two starts end as after an outage of the object store. A checkpoint is uploaded in the background.
+# The first two starts end as after an outage of the object store. One replica stores the number of the start. The
+# others run for as long as that takes, because all end with the first one.
 ENDS_IN_AN_OUTAGE = f"""\
 import os, time
 from pathlib import Path
+from kfp_distributed.trainers.sync import flush
 starts = Path(os.environ["KFP_DISTRIBUTED_CHECKPOINT_DIR"], "starts")
 number = int(starts.read_text()) + 1 if starts.exists() else 1
 print("start", number, flush=True)
 if number < 3:
     starts.write_text(str(number))
+    flush()
     time.sleep(8)
     os._exit({STORE_AWAY})"""
 

@@ -84,12 +84,13 @@ def test_sidecars_neither_fail_nor_hold_an_mpijob(start_with_sidecar, open_names
 
 
 DIES_ONCE = """\
-import os, time
+import os
 from pathlib import Path
+from kfp_distributed.trainers.sync import flush
 begun = Path(os.environ["KFP_DISTRIBUTED_CHECKPOINT_DIR"], "begun")
 if not begun.exists():
     begun.write_text("")
-    time.sleep(5)  # A checkpoint is uploaded in the background.
+    flush()
     os._exit(137)
 print("starts again", flush=True)"""
 
