@@ -9,7 +9,6 @@ import pytest
 from cluster.jobs import left_behind
 from cluster.test_failures import failed
 from cluster.test_launch import function
-from cluster.test_replica_faults import delete
 from kubernetes import client
 
 from kfp_distributed.storage import credentials_from_environment, open_store
@@ -71,19 +70,6 @@ raise SystemExit(3)"""
 def test_the_exit_code_of_a_worker_is_the_cause(start, open_namespace):
     step = start(function(EXITS), ONE_WORKER, namespace=open_namespace)
     failed(step, "worker-0 failed with exit code 3", since=r"\[worker-0\] begun")
-
-
-@pytest.mark.takes(60)
-def test_a_lost_worker_restarts_all_from_the_checkpoint_until_the_restart_limit(train, api):
-    step = train({"epochs": 100_000}, distribution={"number_of_workers": 1, "restart_limit": 1})
-    step.wait_for(r"^\[master-0\] epoch 9/")
-    before = len(step.lines)
-    delete(api, step.namespace, step.pod_of("worker-0"))
-    # If the master has time for it, it saves a checkpoint within an epoch.
-    step.wait_for(r"^\[worker-0\] rank 1 of 2 .* continues (after )?epoch [1-9]", after=before)
-    step.wait_for(r"^\[master-0\] epoch ", after=len(step.lines))
-    delete(api, step.namespace, step.pod_of("worker-0"))
-    failed(step, "restart_limit=1")
 
 
 @pytest.mark.trainer
