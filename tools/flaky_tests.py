@@ -2,14 +2,20 @@
 
 `python tools/flaky_tests.py FOLDER ARGUMENTS` runs `pytest ARGUMENTS`. If one or two tests fail, they run again in one
 process. Those that pass then are flaky: FOLDER/flaky.txt gets their names, and FOLDER/flaky-N.log the first output.
-All runs with the same FOLDER together may have two flaky tests. `python tools/flaky_tests.py FOLDER` prints the names.
+All runs with the same FOLDER together may have two flaky tests.
+
+`python tools/flaky_tests.py FOLDER` prints what these runs took: the seconds of all tests by folder, the longest tests,
+and those that had not ended, as if a run was stopped. It ends with the names of flaky tests.
 
 The exit code is that of pytest. It is 0 if all failed tests are flaky.
 """
 
 import json
+import os
 import subprocess
 import sys
+import time
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,15 +26,21 @@ _TESTS_FAILED = 1
 """Exit code of pytest. Others mean that it was interrupted, or could not collect the tests."""
 
 
+_LONGEST = 10
+"""Number of tests that are printed as the longest."""
+
+
 def main(folder: Path, arguments: Sequence[str]) -> int:
-    """Run the tests, or print the flaky ones if there are no arguments, and return the exit code."""
+    """Run the tests, or print a summary of earlier runs if there are no arguments, and return the exit code."""
     folder.mkdir(parents=True, exist_ok=True)
-    names = folder / "flaky.txt"
+    names, record = folder / "flaky.txt", folder / "record.txt"
     earlier = names.read_text(encoding="utf-8").splitlines() if names.exists() else []
     if not arguments:
-        for line in ["flaky", *earlier] * bool(earlier):
+        lines = record.read_text(encoding="utf-8").splitlines() if record.exists() else []
+        for line in [*summary(lines, time.time()), *["flaky", *earlier] * bool(earlier)]:
             print(line)
         return 0
+    os.environ["TESTS_RECORD"] = str(record)  # The plugin running_tests of tests/ writes it.
     log = folder / f"flaky-{len(earlier) + 1}.log"
     cache = folder / "pytest-cache"
     pytest = [sys.executable, "-m", "pytest", "-o", f"cache_dir={cache}"]
@@ -41,6 +53,34 @@ def main(folder: Path, arguments: Sequence[str]) -> int:
     if code == 0:
         names.write_text("".join(f"{name}\n" for name in [*earlier, *(f"{name}: {log}" for name in failed)]))
     return code
+
+
+def summary(record: Sequence[str], now: float) -> list[str]:
+    """Return lines with the seconds of tests by folder, the longest tests, and those that have not ended.
+
+    Args:
+        record: Lines `SECONDS start TEST` and `SECONDS end TEST`. The seconds count from the same time as now.
+        now: Tests without an end are taken to run until now.
+    """
+    begun: dict[str, float] = {}
+    took: dict[str, float] = {}
+    folders: defaultdict[str, float] = defaultdict(float)
+    for line in record:
+        seconds, event, test = line.split(" ", 2)
+        if event == "start":
+            begun[test] = float(seconds)
+        elif test in begun:
+            took[test] = float(seconds) - begun.pop(test)
+            folders[test.partition("::")[0].rpartition("/")[0] or "."] += took[test]
+    longest = [f"{took[test]:.0f} s {test}" for test in sorted(took, key=took.__getitem__, reverse=True)[:_LONGEST]]
+    running = [f"{now - start:.0f} s {test}" for test, start in begun.items()]
+    by_folder = sorted(folders.items(), key=lambda item: item[1], reverse=True)
+    seconds_of = ", ".join(f"{folder} {seconds:.0f}" for folder, seconds in by_folder)
+    return [
+        *[f"seconds of tests, which ran side by side: {seconds_of}"] * bool(took),
+        *["longest", *longest] * bool(longest),
+        *["not ended", *running] * bool(running),
+    ]
 
 
 def _run_and_log(command: Sequence[str], log: Path) -> int:
