@@ -61,9 +61,10 @@ def export_model(model: tf_keras.Model, manifest: DatasetManifest, folder: str) 
     module = tf.Module()
     module.weights, module.tables = served.weights, [table for table in tables if table]
     matrix = tf.TensorSpec([None, *input_shape(manifest)], tf.float32, name=_MATRIX)
+    # AutoGraph would rewrite functions without control flow, which takes longer than tracing them.
     signatures = {
-        _SERVING: tf.function(serve_columns, list(map(_input, manifest.columns, names))),
-        _MATRIX: tf.function(serve_matrix, [matrix]),
+        _SERVING: tf.function(serve_columns, list(map(_input, manifest.columns, names)), autograph=False),
+        _MATRIX: tf.function(serve_matrix, [matrix], autograph=False),
     }
     tf.saved_model.save(module, folder, signatures=signatures)
     _rename_inputs(Path(folder), {name: column.name for name, column in zip(names, manifest.columns, strict=True)})

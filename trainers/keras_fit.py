@@ -75,14 +75,17 @@ def metrics_of_logs(logs: Mapping[str, float], label: Label) -> dict[str, float]
     return metrics_of(float(logs["weighted_loss"]), float(logs.get("accuracy", 0)), label)
 
 
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
 def _squared_errors(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
     return tf.square(tf.reshape(labels, [-1]) - tf.reshape(outputs, [-1]))
 
 
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
 def _cross_entropies(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
     return tf_keras.losses.sparse_categorical_crossentropy(tf.reshape(labels, [-1]), outputs)
 
 
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
 def _hits(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.argmax(outputs, 1) == tf.cast(tf.reshape(labels, [-1]), tf.int64), tf.float32)
 

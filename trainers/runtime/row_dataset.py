@@ -56,6 +56,7 @@ def dataset_of_served_rows(request: RowRequest, width: int, batch: int) -> tf.da
     """
     import tensorflow as tf
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def following(iteration: tf.Tensor, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         arguments = [tf.constant(request.to_json()), iteration]
         iteration, records = call_where_it_runs(arguments, [tf.int64, tf.float32])
@@ -69,6 +70,7 @@ def _batches(windows: tf.data.Dataset, width: int, batch: int) -> tf.data.Datase
     """Return windows of records [n, width + 2] as batches."""
     import tensorflow as tf
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def split(records: tf.Tensor) -> tuple[tf.Tensor, ...]:
         values = tf.ensure_shape(records, [batch, width + 2])
         return values[:, :width], values[:, width], values[:, width + 1]
