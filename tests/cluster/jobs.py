@@ -17,6 +17,7 @@ from kubernetes import client
 
 from kfp_distributed.components.train.run.request import job_name
 from kfp_distributed.components.train.run.runners.kubernetes.pods import replica_of
+from kfp_distributed.storage.kfp_backend import RUNTIME_VARIABLE
 
 SECONDS = 50
 """Maximum seconds until a failure is reported on a busy machine.
@@ -147,7 +148,7 @@ def start_step(namespace: str, environment: dict[str, str], **request) -> Step:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, **environment},
+        env={**os.environ, RUNTIME_VARIABLE: "true", **environment},
     )
     process.stdin.write(json.dumps(request))
     process.stdin.close()

