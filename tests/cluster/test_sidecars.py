@@ -73,8 +73,8 @@ def test_a_sidecar_that_runs_for_ever_does_not_hold_the_job(start_with_sidecar, 
         assert_succeeded(step)
 
 
-@pytest.mark.mpi
-@pytest.mark.takes(30)
+@pytest.mark.mpi("v1")  # The operator of v2beta1 mounts the keys of sshd in the first container of its template.
+@pytest.mark.takes(60)
 def test_sidecars_neither_fail_nor_hold_an_mpijob(start_with_sidecar, open_namespace, image_name):
     program, distribution = {**function(""), "image": image_name("horovod")}, {**MPI, "restart_limit": 0}
     for sidecar in (FAILS, SLEEPS):
