@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -191,12 +192,39 @@ def operator(request):
     return getattr(request, "param", "training-operator")
 
 
+_PAUSES = Path(__file__).parent / "programs" / "usercustomize.py"
+_FOLDER_OF_PAUSES = "/tests"
+
+
+def pausing(api, namespace: str, seconds: float) -> dict:
+    """Return settings of a task whose replicas pause after each step for a number of seconds. See the program."""
+    config_map = {"metadata": {"name": "pauses"}, "data": {_PAUSES.name: _PAUSES.read_text()}}
+    with suppress(client.ApiException):  # It exists if the namespace is that of several tests.
+        api.create_namespaced_config_map(namespace, config_map)
+    # The folder in which each Python of the images looks for modules of its user.
+    items = [
+        {"key": _PAUSES.name, "path": f"lib/python3.{minor}/site-packages/{_PAUSES.name}"} for minor in range(10, 14)
+    ]
+    return {
+        "env": [
+            {"name": "PYTHONUSERBASE", "value": _FOLDER_OF_PAUSES},
+            {"name": "TESTS_PAUSE", "value": str(seconds)},
+            # Ranks of Horovod ask each other every millisecond by default, also while they pause.
+            {"name": "HOROVOD_CYCLE_TIME", "value": "50"},
+        ],
+        "volumes": [{"name": "pauses", "configMap": {"name": "pauses", "items": items}}],
+        "volume_mounts": [{"name": "pauses", "mountPath": _FOLDER_OF_PAUSES}],
+    }
+
+
 @pytest.fixture
-def start(training_namespace, bucket, store_environment, trainer_image, operator):
+def start(api, training_namespace, bucket, store_environment, trainer_image, operator):
     """A function that starts a train step on the digits. Running steps are cancelled at the end of the test."""
     steps = []
 
-    def start_one(specification, distribution=None, parameters=None, **request):
+    def start_one(specification, distribution=None, parameters=None, pause=0.0, **request):
+        if pause:
+            request["task_config"] = pausing(api, request.get("namespace", training_namespace), pause)
         if isinstance(specification, dict):
             specification = {"image": trainer_image, **specification}
         number = uuid.uuid4().hex[:8]

@@ -37,7 +37,7 @@ def test_two_stage_classifier_runs_in_two_pods(start, open_namespace, image_name
     step = start(
         train_specification(two_stage_classifier, image=image_name("pytorch")),
         {"distribution_type": "PyTorch", "number_of_workers": 1},
-        {"epochs": 12, "learning_rate": 3e-3},
+        {"epochs": 8, "batch_size": 130, "learning_rate": 0.01},
         namespace=open_namespace,
         model_uri=uri,
     )
@@ -46,7 +46,7 @@ def test_two_stage_classifier_runs_in_two_pods(start, open_namespace, image_name
     stages = re.findall(r"^\[(.*)\] stage (\d) of 2 has (\d+) parameters", step.log, re.MULTILINE)
     first, second = 64 * 128 + 128, 128 * 64 + 64 + 64 * 10 + 10
     assert sorted(stages) == [("master-0", "0", str(first)), ("worker-0", "1", str(second))]
-    assert verdict["metrics"]["master-0"][-1]["epoch"] == 12
+    assert verdict["metrics"]["master-0"][-1]["epoch"] == 8
     assert accuracy(uri, f"s3://{bucket}/test_dataset") >= 0.9
     assert left_behind(step) == []
 
@@ -75,7 +75,7 @@ def test_partitioned_embedding_divides_its_table_among_parameter_servers(start, 
     uri = f"s3://{bucket}/models/{uuid.uuid4().hex}"
     step = start(
         train_specification(partitioned_embedding),
-        {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 2},
+        {"distribution_type": "TF", "number_of_workers": 1, "number_of_parameter_servers": 2},
         {"column": "user", "table_rows": 1000, "epochs": 8},
         train_uri=f"{users}/train_dataset",
         validation_uri=f"{users}/validation_dataset",

@@ -42,7 +42,7 @@ def test_ranks_in_the_slots_of_two_workers_train_one_model(start, api, mpi_names
         "launcher_memory": "512Mi",
     }
     program = {"trainer": trainer, "image": image_name(image)}
-    step = start(program, distribution, {"epochs": 3, "batch_size": 8}, namespace=mpi_namespace)
+    step = start(program, distribution, {"epochs": 3, "batch_size": 65, "learning_rate": 0.02}, namespace=mpi_namespace)
     step.wait_for("epoch 1/3", 500)
     pod = api.read_namespaced_pod(pod_of(api, step, "launcher"), mpi_namespace)
     assert pod.spec.containers[0].resources.limits == {"cpu": "500m", "memory": "512Mi"}
@@ -69,7 +69,8 @@ def test_an_elastic_training_continues_without_the_worker_of_rank_0(start, api, 
     """Another rank saves the model."""
     program, epochs = {"trainer": "keras_horovod", "image": image_name("horovod")}, 12
     keys = {**ELASTIC, "min_workers": 2, "restart_limit": 0}
-    step = start(program, keys, {"epochs": epochs}, namespace=mpi_namespace)
+    parameters = {"epochs": epochs, "batch_size": 130, "learning_rate": 0.01}
+    step = start(program, keys, parameters, namespace=mpi_namespace, pause=0.2)
     step.wait_for("rank 0 of 3 has .* after epoch 0", 500)
     step.wait_for(r"\] epoch 3/", 500)
     worker = re.search(r"\[(worker-\d)\] epoch 3/", step.log)[1]
@@ -96,7 +97,7 @@ def test_a_launcher_of_an_elastic_training_that_dies_restarts(start, api, mpi_na
     """Ranks can continue without their launcher, but must end before the next ones use their folders."""
     program, epochs = {"trainer": "keras_horovod", "image": image_name("horovod")}, 30
     keys = {**ELASTIC, "number_of_workers": 2, "min_workers": 1, "restart_limit": 1}
-    step = start(program, keys, {"epochs": epochs}, namespace=mpi_namespace)
+    step = start(program, keys, {"epochs": epochs, "batch_size": 130}, namespace=mpi_namespace, pause=0.1)
     step.wait_for(r"\] epoch 3/", 500)
     ended = time.time()
     end(api, mpi_namespace, pod_of(api, step, "launcher"))
@@ -118,7 +119,7 @@ def test_a_launcher_of_an_elastic_training_that_dies_restarts(start, api, mpi_na
 def test_an_elastic_training_with_fewer_than_min_workers_fails(start, api, mpi_namespace, image_name):
     program = {"trainer": "keras_horovod", "image": image_name("horovod")}
     keys = {**ELASTIC, "number_of_workers": 2, "min_workers": 2, "restart_limit": 0}
-    step = start(program, keys, {"epochs": 2000}, namespace=mpi_namespace)
+    step = start(program, keys, {"epochs": 2000}, namespace=mpi_namespace, pause=0.1)
     step.wait_for(r"\] epoch 3/", 500)
     api.delete_namespaced_pod(f"{step.name}-worker-1", mpi_namespace, grace_period_seconds=0)
     verdict = step.verdict(300)

@@ -72,7 +72,7 @@ def silent():
     data = prepare_data(source="digits")
     train(
         train_dataset=data.outputs["train_dataset"],
-        train_specification={"command": ["sh", "-c", "echo begun; sleep 1000"]},
+        train_specification={"command": ["sh", "-c", "echo begun; sleep 1000"], "image": sys.argv[2]},
         runner="kubernetes",
         checkpoint_uri=sys.argv[1],
     )
@@ -93,7 +93,9 @@ SIGNALS = {
 
 
 @pytest.mark.takes(80)
-def test_a_training_ends_with_the_local_process_of_its_pipeline(tmp_path, open_namespace, bucket, store_environment):
+def test_a_training_ends_with_the_local_process_of_its_pipeline(
+    tmp_path, open_namespace, bucket, store_environment, trainer_image
+):
     """The training prints nothing, so no write fails. All cases run at the same time, because they mostly wait."""
 
     def interrupt(name: str) -> None:
@@ -101,7 +103,7 @@ def test_a_training_ends_with_the_local_process_of_its_pipeline(tmp_path, open_n
         folder.mkdir()
         kubeconfig = in_namespace(os.environ["KUBECONFIG"], open_namespace, folder)
         environment = {**os.environ, **store_environment, "KUBECONFIG": kubeconfig}
-        command = [sys.executable, "-c", PIPELINE, f"s3://{bucket}/laptop"]
+        command = [sys.executable, "-c", PIPELINE, f"s3://{bucket}/laptop", trainer_image]
         options = {"cwd": folder, "env": environment, "start_new_session": True}
         file = folder / "log"
         with file.open("w") as log, started(command, stdout=log, stderr=log, **options) as pipeline:

@@ -78,8 +78,8 @@ def test_the_exit_code_of_a_worker_is_the_cause(start, open_namespace):
 def test_an_elastic_trainjob_continues_while_a_deleted_worker_is_replaced(train, api):
     """Its Job replaces the pod, and the other replicas keep theirs. The number of workers cannot be changed."""
     distribution = {"number_of_workers": 2, "min_workers": 1, "restart_limit": 1, "termination_grace_seconds": 5}
-    step = train({"epochs": 40, "batch_size": 8}, distribution=distribution)
-    step.wait_for(r"\] epoch 3/40", 200)
+    step = train({"epochs": 24, "batch_size": 130}, distribution=distribution, pause=0.25)
+    step.wait_for(r"\] epoch 3/24", 200)
     before = {name: step.pod_of(name) for name in ("master-0", "worker-0", "worker-1")}
     api.delete_namespaced_pod(before["worker-1"], step.namespace, grace_period_seconds=0)
     step.wait_for(r"^\[worker-1\] rank \d of 3", 450, after=len(step.lines))
@@ -88,16 +88,16 @@ def test_an_elastic_trainjob_continues_while_a_deleted_worker_is_replaced(train,
     verdict = step.verdict(500)
     assert verdict["succeeded"], step.log
     assert "the whole job" not in step.log
-    assert [entry["epoch"] for entry in verdict["metrics"]["master-0"]] == list(range(1, 41))
+    assert [entry["epoch"] for entry in verdict["metrics"]["master-0"]] == list(range(1, 25))
     assert left_behind(step) == []
 
 
 @pytest.mark.takes(150)
 def test_workers_can_be_removed_and_added_during_an_elastic_training(train):
     distribution = {"number_of_workers": 2, "min_workers": 1, "max_workers": 3}
-    step = train({"epochs": 40, "batch_size": 8}, distribution=distribution)
+    step = train({"epochs": 24, "batch_size": 130, "learning_rate": 0.01}, distribution=distribution, pause=0.25)
     step.wait_for(r"rank 0 of 3 .*\n?", 200)
-    step.wait_for("epoch 3/40", 200)
+    step.wait_for("epoch 3/24", 200)
     scale(step, 1)
     # Gloo may miss the end of a peer. The other ranks then wait five minutes for it.
     step.wait_for(r"rank 0 of 2 on cpu", 450)
@@ -113,9 +113,9 @@ def test_workers_can_be_removed_and_added_during_an_elastic_training(train):
     later = rendezvous[[size for size, _ in rendezvous].index(3) + 1 :]
     assert {2, 4} <= {size for size, _ in later}, rendezvous
     assert all(epoch >= 3 for _, epoch in later), rendezvous
-    printed = [int(epoch) for epoch in re.findall(r"\] epoch (\d+)/40", step.log)]
+    printed = [int(epoch) for epoch in re.findall(r"\] epoch (\d+)/24", step.log)]
     assert all(after >= before for before, after in pairwise(printed)), printed
     (epochs,) = verdict["metrics"].values()
-    assert [entry["epoch"] for entry in epochs] == list(range(1, 41))
+    assert [entry["epoch"] for entry in epochs] == list(range(1, 25))
     assert epochs[-1]["val_accuracy"] >= 0.9
     assert left_behind(step) == []

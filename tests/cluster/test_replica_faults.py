@@ -17,7 +17,7 @@ from kfp_distributed.trainers.runtime.job_description import STORE_AWAY
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 EPOCHS = 20
-WITH_SERVERS = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 2}
+WITH_SERVERS = {"distribution_type": "TF", "number_of_workers": 1, "number_of_parameter_servers": 1}
 WORKERS = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 0}
 
 
@@ -66,7 +66,7 @@ def test_a_training_resumes_after_the_loss_of_a_replica(start, api, lost):
     The pod is deleted first: if the operator fails the job within a minute of another failure, that one may be reported
     as the cause.
     """
-    step = start({"trainer": "keras_classifier"}, WITH_SERVERS, {"epochs": EPOCHS})
+    step = start({"trainer": "keras_classifier"}, WITH_SERVERS, {"epochs": EPOCHS, "batch_size": 130}, pause=0.15)
     for epoch, (replica, reason) in zip((3, 10), lost.items(), strict=True):
         step.wait_for(rf"\[chief-0\] epoch {epoch}/{EPOCHS} ", 300)
         before, lost_at = len(step.lines), time.time()
@@ -146,7 +146,7 @@ def assert_survived(step, restarted: str) -> None:
 @pytest.mark.takes(80)
 def test_mirrored_workers_resume_from_their_checkpoint_after_the_loss_of_a_worker(start, api):
     """None can do without the others: all start again, after the last epoch that the store has."""
-    step = start({"trainer": "keras_classifier"}, WORKERS, {"epochs": 12})
+    step = start({"trainer": "keras_classifier"}, WORKERS, {"epochs": 12, "batch_size": 130}, pause=2.0)
     step.wait_for(r"\[worker-1\] epoch 3/12 ", 240)
     end(api, step.namespace, step.pod_of("worker-1"))
     # The replicas first finish an epoch and save a checkpoint, which takes as long as the machine is busy.

@@ -226,7 +226,11 @@ for role in ("ps", "worker"):
 
 def test_workers_of_a_tf_job_train_one_model(start, image_name):
     distribution = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 0}
-    run = start({"trainer": "keras_classifier", "image": image_name("tensorflow")}, distribution, {"epochs": 2})
+    run = start(
+        {"trainer": "keras_classifier", "image": image_name("tensorflow")},
+        distribution,
+        {"epochs": 2, "batch_size": 130},
+    )
     assert condition_of(run) == SUCCESS, run.show()
     assert any("epoch 2/2" in line for line in run.log_of("worker-0")), run.show()
 
@@ -240,7 +244,7 @@ def test_a_train_job_has_the_progress_of_its_training(start, image_name, distrib
     distribution = {"distribution_type": distribution_type, "number_of_workers": 2}
     if distribution_type == "TF":
         distribution["number_of_parameter_servers"] = 0
-    run = start({"trainer": trainer, "image": image_name(image)}, distribution, {"epochs": 2})
+    run = start({"trainer": trainer, "image": image_name(image)}, distribution, {"epochs": 2, "batch_size": 130})
     assert wait_until(run.pods, 60)
     names = {entry.name for pod in run.pods() for entry in pod.spec.containers[0].env}
     if "KUBEFLOW_TRAINER_SERVER_URL" not in names:
@@ -263,7 +267,7 @@ def test_worker_0_alone_decides_about_success(start, image_name):
 def test_mpi_ranks_run_without_root(start, image_name):
     distribution = {"distribution_type": "MPI", "number_of_workers": 2, "slots_per_worker": 2, "launcher_cpus": "500m"}
     program = {"trainer": "keras_horovod", "image": image_name("horovod")}
-    run = start(program, distribution, {"epochs": 2, "batch_size": 8})
+    run = start(program, distribution, {"epochs": 2, "batch_size": 130})
     assert condition_of(run) == SUCCESS, run.show()
     printed = "\n".join(run.log_of("launcher-0"))
     assert set(re.findall(r"rank (\d) of 4", printed)) == {"0", "1", "2", "3"}, run.show()
