@@ -25,9 +25,11 @@ PASSWORD = "tracking-password-of-the-tests"
 # long.
 _SERVE = """
 import os, sys
+from pathlib import Path
 from mlflow.server import app
 from mlflow.server.auth import create_app
 from werkzeug.serving import run_simple
+Path("process").write_text(str(os.getpid()))
 run_simple("127.0.0.1", int(sys.argv[1]), create_app(app), threaded=True)
 """
 
@@ -47,11 +49,13 @@ class MlflowServer:
     Attributes:
         address: Its URL.
         process: Its process.
+        folder: Its folder.
     """
 
-    def __init__(self, port: int, process: "subprocess.Popen[str]") -> None:
+    def __init__(self, port: int, process: "subprocess.Popen[str]", folder: Path) -> None:
         self.address = f"http://127.0.0.1:{port}"
         self.process = process
+        self.folder = folder
 
     def variables(self, **others: str) -> dict[str, str]:
         """Return the environment variables that KFP sets in a step, for login with a password."""
@@ -90,11 +94,13 @@ class MlflowServer:
     @contextmanager
     def hanging(self) -> Iterator[None]:
         """Stop the process for the block: connections are accepted, but get no answer."""
-        self.process.send_signal(signal.SIGSTOP)
+        # The process that a test has started may be the client of a fork, which cannot pass the signal on.
+        number = int((self.folder / "process").read_text())
+        os.kill(number, signal.SIGSTOP)
         try:
             yield
         finally:
-            self.process.send_signal(signal.SIGCONT)
+            os.kill(number, signal.SIGCONT)
 
 
 class LoggedRun:
@@ -138,7 +144,7 @@ def mlflow_server(folder: Path) -> Iterator[MlflowServer]:
             stderr=subprocess.STDOUT,
         ) as process,
     ):
-        server = MlflowServer(port, process)
+        server = MlflowServer(port, process, folder)
         until = time.monotonic() + 300
         while True:
             assert process.poll() is None, log.read_text()
