@@ -3,9 +3,10 @@
 import json
 import os
 import re
+import shutil
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +18,19 @@ from kfp_distributed.components.train.run.runners.local.ports import free_ports
 from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
 from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
 from kfp_distributed.processes import ProcessGroup
-from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard
+from kfp_distributed.storage.dataset import (
+    DATASET_MANIFEST,
+    Column,
+    DatasetManifest,
+    Label,
+    Shard,
+    ShardPart,
+    whole_shard,
+)
 from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.files import sha256_of
 from kfp_distributed.storage.shard_reader import WHOLE_BYTES
+from kfp_distributed.trainers.runtime.feed import keep_rows
 from kfp_distributed.trainers.runtime.job_description import JobDescription
 
 
@@ -98,6 +108,18 @@ def digits(tmp_path_factory):
     write("train", slice(0, 1300), [300, 1, 499, 500])
     write("validation", slice(1300, 1500), [200])
     return Digits(folder, inputs[1500:].astype(np.float32), labels[1500:])
+
+
+@pytest.fixture(scope="session")
+def odd_digits(digits, tmp_path_factory):
+    """The digits without the first training row: two ranks do not divide 1299 rows evenly, nor do steps of 100."""
+    folder = tmp_path_factory.mktemp("odd")
+    shutil.copytree(digits.folder, folder, dirs_exist_ok=True)
+    manifest = DatasetManifest.from_json((folder / "train" / DATASET_MANIFEST).read_text())
+    first, *others = manifest.shards
+    parts = [ShardPart(first, (1, first.rows - 1), 1), *map(whole_shard, others)]
+    keep_rows(folder / "train", manifest, parts)
+    return replace(digits, folder=folder)
 
 
 @dataclass

@@ -31,6 +31,21 @@ def test_other_statistics_are_named(columns, named):
     assert line.partition("new values: ")[2] == named
 
 
+@pytest.mark.parametrize(
+    ("columns", "classes", "named"),
+    [
+        ((replace(AGE, name="size"), SERIES), ("a", "b"), ("columns", "'age'", "'size'")),
+        ((AGE, SERIES), ("b", "a"), ("classes", "'a'", "'b'")),
+    ],
+    ids=["column", "order of classes"],
+)
+def test_other_columns_and_classes_are_refused(columns, classes, named):
+    other = DatasetManifest("train", columns, Label("kind", classes), (), (0, 0), 0, "x")
+    with pytest.raises(SystemExit) as raised:
+        end_if_other_data(data(AGE, SERIES), record_data(other))
+    assert [word for word in named if word not in str(raised.value)] == []
+
+
 CLASSES = Label("kind", ("a", "b"))
 PRICE = Label("price", (), "regression", 100.0, 20.0)
 

@@ -27,16 +27,13 @@ from kfp_distributed.storage.model import read_model_folder
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.epoch_metrics import read_epochs
 
-pytestmark = pytest.mark.takes(103)
+pytestmark = pytest.mark.takes(60)
 
 PARAMETERS = {"batch_size": 144, "learning_rate": 6e-3}
 FIRST, ALL = 3, 6
 """Number of epochs of the first training, and with those of the training that resumes from its checkpoint."""
 LEAST_ACCURACY = 0.95
-"""On the 180 test digits. Both examples had 1.0 with the seed 0. Guessing has 0.1."""
-
-TOLERANCE = 1e-2
-"""Relative tolerance of each metric. The sums of two versions of TensorFlow have other rounding errors."""
+"""On the 179 validation digits. Both examples had 1.0 with the seed 0. Guessing has 0.1."""
 
 EXAMPLES = {
     multi_worker_convolution: {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 0},
@@ -47,7 +44,7 @@ FOLDERS_OF_RANKS = {multi_worker_convolution: ("worker-0", "worker-1"), horovod_
 
 @dataclass(frozen=True)
 class Trained:
-    """Two trainings. The second one resumes from the checkpoint of the first one.
+    """A training of one rank, and one of two ranks that resumes from its checkpoint.
 
     Attributes:
         outcomes: Outcome of each.
@@ -91,64 +88,9 @@ def train(function, data, folder, parameters, distribution, model="model"):
     return launch(request, LocalRunner(), into(lines)), lines
 
 
-@pytest.fixture(scope="module")
-def trained_by(prepared, tmp_path_factory):
-    """A function that trains twice with an example, once for all tests, and returns what came of it."""
-
-    @cache
-    def train_twice(function):
-        folder = tmp_path_factory.mktemp("trained")
-        with pytest.MonkeyPatch.context() as patch:
-            if function is horovod_convolution:
-                patch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", trainer_python("horovod"))
-            first = train(function, prepared, folder, {**PARAMETERS, "epochs": FIRST}, EXAMPLES[function])
-            (folder / "jobs").mkdir()
-            patch.setattr(tempfile, "tempdir", str(folder / "jobs"))  # Where the runner creates the folder of the job.
-            second = train(
-                function, prepared, folder, {**PARAMETERS, "epochs": ALL}, {**EXAMPLES[function], "keep_job": True}
-            )
-        ranks = tuple(next((folder / "jobs").rglob(name)) for name in FOLDERS_OF_RANKS[function])
-        return Trained(*map(list, zip(first, second, strict=True)), ranks, folder)
-
-    return train_twice
-
-
-@pytest.fixture(params=EXAMPLES, ids=lambda function: function.__name__)
-def trained(request, trained_by):
-    return trained_by(request.param)
-
-
-def test_two_ranks_learn_and_their_model_is_evaluated(trained, prepared):
-    evaluation, _ = evaluate_model(trained.folder / "model", prepared / "test_dataset")
-    assert evaluation.scores.accuracy >= LEAST_ACCURACY
-    # The model in the evaluation has the results of the training, which may use another version of TensorFlow.
-    last = trained.outcomes[1].metrics["worker-0"][-1]
-    evaluation, _ = evaluate_model(trained.folder / "model", prepared / "validation_dataset")
-    assert evaluation.scores.accuracy == pytest.approx(last["val_accuracy"])
-    assert evaluation.scores.loss == pytest.approx(last["val_loss"], rel=1e-3)
-    signature = read_model_folder(trained.folder / "model").signature
-    assert signature["inputs"]
-    assert signature == load_model(trained.folder / "model").signature.to_dict()
-
-
-def test_each_rank_reads_its_own_rows(trained):
-    rows = re.findall(r"^\[worker-(\d)\] \w+ (\d) of 2 has (\d+) rows", "\n".join(trained.lines[0]), re.MULTILINE)
-    assert sorted(rows) == [("0", "0", "719"), ("1", "1", "719")], "1438 rows in total"
-
-
-def test_a_resumed_training_continues_after_the_last_epoch(trained):
-    for lines, begin, end in zip(trained.lines, (1, FIRST + 1), (FIRST, ALL), strict=True):
-        log = "\n".join(lines)
-        assert re.findall(r"rows; (\d+) of \d+ epochs are done$", log, re.MULTILINE) == [str(begin - 1)] * 2
-        epochs = re.findall(r"^\[worker-0\] epoch (\d+)/", log, re.MULTILINE)
-        assert epochs == [str(epoch) for epoch in range(begin, end + 1)]
-    history = trained.outcomes[1].metrics["worker-0"]
-    assert [epoch["epoch"] for epoch in history] == list(range(1, ALL + 1))
-    losses = [epoch["loss"] for epoch in history]
-    assert losses[FIRST] < losses[FIRST - 2], "with the weights of the checkpoint"
-
-
-def with_a_lost_checkpoint(train_dir, model_dir, checkpoint_dir, metrics_dir, example: str, mark: str, epochs: int):
+def with_a_lost_checkpoint(
+    train_dir, validation_dir, model_dir, checkpoint_dir, metrics_dir, example: str, mark: str, options: dict
+):
     """Train as the example does, but let worker 1 begin without the checkpoint at its first start."""
     import os
     import shutil
@@ -161,21 +103,75 @@ def with_a_lost_checkpoint(train_dir, model_dir, checkpoint_dir, metrics_dir, ex
     sys.path.append(example)
     from multi_worker_convolution import multi_worker_convolution
 
-    multi_worker_convolution(train_dir, "", model_dir, checkpoint_dir, metrics_dir, epochs=epochs)
+    multi_worker_convolution(train_dir, validation_dir, model_dir, checkpoint_dir, metrics_dir, **options)
 
 
-def test_workers_with_different_checkpoints_restart(trained_by, prepared, tmp_path):
-    folder, example = (
-        trained_by(multi_worker_convolution).folder,
-        str(Path(inspect.getfile(multi_worker_convolution)).parent),
-    )
-    parameters = {"example": example, "mark": str(tmp_path / "mark"), "epochs": ALL + 1}
-    distribution = EXAMPLES[multi_worker_convolution]
-    _, lines = train(with_a_lost_checkpoint, prepared, folder, parameters, distribution, "another-model")
-    log = "\n".join(lines)
+@pytest.fixture(scope="module")
+def trained_by(prepared, tmp_path_factory):
+    """A function that trains twice with an example, once for all tests, and returns what came of it."""
+
+    @cache
+    def train_twice(function):
+        folder, distribution = tmp_path_factory.mktemp("trained"), EXAMPLES[function]
+        with pytest.MonkeyPatch.context() as patch:
+            if function is horovod_convolution:
+                patch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", trainer_python("horovod"))
+            one_rank = {**distribution, "number_of_workers": 1}
+            first = train(function, prepared, folder, {**PARAMETERS, "epochs": FIRST}, one_rank)
+            (folder / "jobs").mkdir()
+            patch.setattr(tempfile, "tempdir", str(folder / "jobs"))  # Where the runner creates the folder of the job.
+            program, parameters = function, {**PARAMETERS, "epochs": ALL}
+            if function is multi_worker_convolution:
+                source = Path(inspect.getfile(function)).parent
+                program, parameters = (
+                    with_a_lost_checkpoint,
+                    {"example": str(source), "mark": str(folder / "mark"), "options": parameters},
+                )
+            second = train(program, prepared, folder, parameters, {**distribution, "keep_job": True})
+        ranks = tuple(next((folder / "jobs").rglob(name)) for name in FOLDERS_OF_RANKS[function])
+        return Trained(*map(list, zip(first, second, strict=True)), ranks, folder)
+
+    return train_twice
+
+
+@pytest.fixture(params=EXAMPLES, ids=lambda function: function.__name__)
+def trained(request, trained_by):
+    return trained_by(request.param)
+
+
+def test_two_ranks_learn_and_their_model_is_evaluated(trained, prepared):
+    # The model in the evaluation has the results of the training, which may use another version of TensorFlow.
+    last = trained.outcomes[1].metrics["worker-0"][-1]
+    evaluation, _ = evaluate_model(trained.folder / "model", prepared / "validation_dataset")
+    assert evaluation.scores.accuracy == pytest.approx(last["val_accuracy"])
+    assert evaluation.scores.loss == pytest.approx(last["val_loss"], rel=1e-3)
+    assert evaluation.scores.accuracy >= LEAST_ACCURACY
+    signature = read_model_folder(trained.folder / "model").signature
+    assert signature["inputs"]
+    assert signature == load_model(trained.folder / "model").signature.to_dict()
+
+
+def test_each_rank_reads_its_own_rows(trained):
+    rows = re.findall(r"^\[worker-(\d)\] \w+ (\d) of 2 has (\d+) rows", "\n".join(trained.lines[1]), re.MULTILINE)
+    assert {*rows} == {("0", "0", "719"), ("1", "1", "719")}, "1438 rows in total"
+
+
+def test_a_resumed_training_continues_after_the_last_epoch(trained):
+    for lines, begin, end in zip(trained.lines, (1, FIRST + 1), (FIRST, ALL), strict=True):
+        log = "\n".join(lines)
+        assert re.findall(r"rows; (\d+) of \d+ epochs are done$", log, re.MULTILINE)[-1] == str(begin - 1)
+        epochs = re.findall(r"^\[worker-0\] epoch (\d+)/", log, re.MULTILINE)
+        assert epochs == [str(epoch) for epoch in range(begin, end + 1)]
+    history = trained.outcomes[1].metrics["worker-0"]
+    assert [epoch["epoch"] for epoch in history] == list(range(1, ALL + 1))
+    losses = [epoch["loss"] for epoch in history]
+    assert losses[FIRST] < losses[FIRST - 2], "with the weights of the checkpoint"
+
+
+def test_workers_with_different_checkpoints_restart(trained_by):
+    log = "\n".join(trained_by(multi_worker_convolution).lines[1])
     assert "the workers have different checkpoints" in log
     assert "restart 1 of 3: all replicas" in log
-    assert re.findall(r"rows; (\d+) of \d+ epochs are done$", log, re.MULTILINE) == [str(ALL)] * 2
 
 
 def names(folder):
@@ -195,13 +191,6 @@ def test_only_the_first_rank_saves(trained):
     assert epochs == [ALL, FIRST]
     assert "saved_model.pb" in names(first / "model_dir")
     assert names(second / "model_dir") == set()
-
-
-def test_both_examples_have_the_same_curve(trained_by):
-    """They train the same network on the same rows, with the gradients of both ranks."""
-    one, other = (trained_by(function).outcomes[1].metrics["worker-0"] for function in EXAMPLES)
-    for epoch, expected in zip(one, other, strict=True):
-        assert epoch == pytest.approx(expected, rel=TOLERANCE)
 
 
 def source_of(function, name):

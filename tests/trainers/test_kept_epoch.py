@@ -1,6 +1,7 @@
 """The built-in trainers save the model of the best epoch and end early, on all ranks, also after a resume."""
 
 import re
+from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +17,7 @@ from kfp_distributed.components.train.run.runners.local.runner import LocalRunne
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.model import verify_model
 
-pytestmark = pytest.mark.takes(68)
+pytestmark = pytest.mark.takes(50)
 
 BEST, FIRST, PATIENCE = 2, 4, 4
 """The epoch with the lowest loss, the epochs of the training to resume from, and those without improvement."""
@@ -72,15 +73,37 @@ TRAININGS = {
 }
 
 
+@pytest.fixture(scope="module")
+def first_of(data, tmp_path_factory):
+    """Return a function that returns the training to resume from: one of one process for each trainer."""
+
+    @cache
+    def first(trainer):
+        alone = {**MPI, "number_of_workers": 1} if trainer == "keras_horovod" else {"distribution_type": "Job"}
+        training = train(data, tmp_path_factory.mktemp(trainer), trainer, alone, epochs=FIRST, keep="best")
+        assert f"the model is that of epoch {BEST} of {FIRST} (val_loss " in training.lines
+        assert_best(training, training, data)
+        return training
+
+    return first
+
+
+def assert_best(training, first, data):
+    """Assert that the model is that of the best epoch of the first training."""
+    manifest = verify_model(open_store(str(training.folder / "model")))
+    assert manifest.metrics == first.epochs[BEST - 1]
+    evaluation, _ = evaluate_model(training.folder / "model", data / "validation")
+    assert evaluation.scores.loss == pytest.approx(manifest.metrics["val_loss"], rel=1e-4)
+
+
 @pytest.mark.parametrize(("trainer", "distribution"), TRAININGS.values(), ids=TRAININGS)
-def test_a_resumed_training_ends_early_with_the_best_epoch_of_its_checkpoint(data, tmp_path, trainer, distribution):
-    """The checkpoint is that of one process, as far as the trainer has such a job."""
-    alone = {**MPI, "number_of_workers": 1} if trainer == "keras_horovod" else {"distribution_type": "Job"}
-    first = train(data, tmp_path / "first", trainer, alone, epochs=FIRST, keep="best")
-    assert f"the model is that of epoch {BEST} of {FIRST} (val_loss " in first.lines
+def test_a_resumed_training_ends_early_with_the_best_epoch_of_its_checkpoint(
+    data, first_of, tmp_path, trainer, distribution
+):
+    first = first_of(trainer)
     resumed = train(
         data,
-        tmp_path / "resumed",
+        tmp_path,
         trainer,
         distribution,
         first.checkpoints,
@@ -101,8 +124,4 @@ def test_a_resumed_training_ends_early_with_the_best_epoch_of_its_checkpoint(dat
     assert "restart" not in resumed.lines
     if distribution.get("evaluator"):
         assert resumed.evaluator[-1]["epoch"] == last
-    for training in (first, resumed):
-        manifest = verify_model(open_store(str(training.folder / "model")))
-        assert manifest.metrics == first.epochs[BEST - 1]
-        evaluation, _ = evaluate_model(training.folder / "model", data / "validation")
-        assert evaluation.scores.loss == pytest.approx(manifest.metrics["val_loss"], rel=1e-4)
+    assert_best(resumed, first, data)

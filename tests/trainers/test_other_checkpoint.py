@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from samples import CLASSES, COLUMNS, table
 
-pytestmark = pytest.mark.takes(66)
+pytestmark = pytest.mark.takes(20)
 
 ROWS = 60
 SIZE, COLOR, SHOP, SIGNAL = COLUMNS
@@ -62,16 +62,12 @@ def prepare(root, write_dataset, columns, classes):
     ("hidden_units", "columns", "classes", "named"),
     [
         ([16, 3], COLUMNS, CLASSES, ("hidden_units", "[16]", "[16, 3]")),
-        ([], COLUMNS, CLASSES, ("hidden_units", "[16]", "[]")),
-        ([8], COLUMNS, CLASSES, ("hidden_units", "[16]", "[8]")),
         ([16], COLUMNS[:3], CLASSES, ("9", "inputs", "3")),
         ([16], COLUMNS, [*CLASSES, "d"], ("3", "classes", "4")),
         ([16], [SIZE, COLOR, replace(SHOP, vocabulary=SHOP.vocabulary[1:]), SIGNAL], CLASSES, ("[3, 41]", "[3, 40]")),
         ([16], [SIZE, replace(COLOR, vocabulary=("red", "blue")), SHOP, SIGNAL], CLASSES, ("color", "blue", "red")),
-        ([16], [replace(SIZE, name="age"), COLOR, SHOP, SIGNAL], CLASSES, ("columns", "'size'", "'age'")),
-        ([16], COLUMNS, ["b", "a", "c"], ("classes", "'a'", "'b'")),
     ],
-    ids=["layer", "no layer", "size", "inputs", "classes", "values", "vocabulary", "column", "order of classes"],
+    ids=["layer", "inputs", "classes", "values", "vocabulary"],
 )
 def test_a_checkpoint_of_another_network_is_refused(resumed, write_dataset, hidden_units, columns, classes, named):
     prepare(resumed, write_dataset, columns, classes)
@@ -131,8 +127,9 @@ def test_the_evaluator_refuses_it_as_well(resumed):
 
     path, manifest = tf.train.latest_checkpoint(resumed / "checkpoint_dir"), read_manifest(str(resumed / "train_dir"))
     check_network(build_model(manifest, [16]), path)
-    with pytest.raises(SystemExit, match=r"\[16\].*\[16, 3\]"):
-        check_network(build_model(manifest, [16, 3]), path)
+    for other in ([16, 3], [], [8]):
+        with pytest.raises(SystemExit, match=re.escape(f"hidden_units [16], now {other}")):
+            check_network(build_model(manifest, other), path)
 
 
 def test_numbers_are_scaled_with_the_statistics_of_the_new_data(resumed, write_dataset, capsys):
@@ -144,13 +141,12 @@ def test_numbers_are_scaled_with_the_statistics_of_the_new_data(resumed, write_d
     assert "signal" not in lines[0]
 
 
-@pytest.mark.parametrize("epochs_of_parameter", [1, 2])
-def test_without_an_epoch_to_train_the_model_is_saved_as_it_is(resumed, capsys, epochs_of_parameter):
+def test_without_an_epoch_to_train_the_model_is_saved_as_it_is(resumed, capsys):
     folders = ("checkpoint_dir", "metrics_dir")
     before = [content(resumed / name) for name in folders]
-    train(resumed, epochs_of_parameter)
+    train(resumed, 1)
     line = capsys.readouterr().out
-    assert f"2 finished epochs and epochs is {epochs_of_parameter}" in line
+    assert "2 finished epochs and epochs is 1" in line
     assert [content(resumed / name) for name in folders] == before
     assert (resumed / "model_dir" / "saved_model.pb").exists()
 

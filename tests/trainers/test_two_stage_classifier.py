@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +21,8 @@ from kfp_distributed.components.train.run.launch import launch
 from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.tell.step_log import StepLog
-from kfp_distributed.storage.dataset import DatasetManifest, ShardPart, parts_of_rank, read_batches, whole_shard
+from kfp_distributed.storage.dataset import DatasetManifest, parts_of_rank, read_batches
 from kfp_distributed.trainers import train_specification
-from kfp_distributed.trainers.runtime.feed import keep_rows
 
 pytestmark = pytest.mark.takes(19)
 
@@ -70,17 +68,6 @@ print(json.dumps(losses))
 """
 
 
-@pytest.fixture(scope="module")
-def train_data(digits, tmp_path_factory):
-    """1299 of the digits, which neither two ranks nor steps of 100 divide evenly."""
-    folder = tmp_path_factory.mktemp("uneven") / "train"
-    shutil.copytree(digits.folder / "train", folder)
-    manifest = manifest_of(folder)
-    first, *others = manifest.shards
-    keep_rows(folder, manifest, [ShardPart(first, (1, first.rows - 1), 1), *map(whole_shard, others)])
-    return folder
-
-
 def manifest_of(folder):
     return DatasetManifest.from_json((folder / "dataset.json").read_text())
 
@@ -99,13 +86,13 @@ def whole_curve(train_data, folder):
 
 
 @pytest.fixture
-def request_for(digits, train_data, tmp_path, monkeypatch):
+def request_for(odd_digits, tmp_path, monkeypatch):
     monkeypatch.setenv("KFP_DISTRIBUTED_PYTORCH_PYTHON", trainer_python("pytorch"))
 
     def make(parameters, workers=1, program=two_stage_classifier):
         return Request(
-            train_uri=str(train_data),
-            validation_uri=str(digits.folder / "validation"),
+            train_uri=str(odd_digits.folder / "train"),
+            validation_uri=str(odd_digits.folder / "validation"),
             model_uri=str(tmp_path / "model"),
             train_specification=train_specification(program),
             train_parameters=parameters,
@@ -116,21 +103,22 @@ def request_for(digits, train_data, tmp_path, monkeypatch):
     return make
 
 
-def test_two_stages_train_like_the_whole_network_and_resume_after_a_kill(request_for, train_data, digits, tmp_path):
+def test_two_stages_train_like_the_whole_network_and_resume_after_a_kill(request_for, odd_digits, tmp_path):
     show = KillOnce("worker-0", "epoch 3/15")
     outcome = launch(request_for(PARAMETERS), LocalRunner(), StepLog(show))
     log = "\n".join(show.lines)
     assert "restart 1 of 3: all replicas" in log
     assert re.findall(r"^\[(.*)\] epoch (\d+)/15", log, re.MULTILINE) == [("master-0", str(n)) for n in range(1, 16)]
     history = outcome.metrics["master-0"]
-    assert [epoch["loss"] for epoch in history] == pytest.approx(whole_curve(train_data, tmp_path), rel=TOLERANCE)
+    expected_losses = whole_curve(odd_digits.folder / "train", tmp_path)
+    assert [epoch["loss"] for epoch in history] == pytest.approx(expected_losses, rel=TOLERANCE)
 
     stages = re.findall(r"^\[(.*)\] stage (\d) of 2 has (\d+) parameters and (\d+) (\w+)$", log, re.MULTILINE)
     first, second = 64 * 48 + 48, 48 * 32 + 32 + 32 * 10 + 10
     expected = [("master-0", "0", str(first), "1299", "inputs"), ("worker-0", "1", str(second), "1299", "labels")]
     assert sorted(stages) == sorted(2 * expected), "each rank has only its own layers, before the kill and after"
 
-    evaluation, _ = evaluate_model(tmp_path / "model", digits.folder / "validation")
+    evaluation, _ = evaluate_model(tmp_path / "model", odd_digits.folder / "validation")
     assert evaluation.scores.accuracy == pytest.approx(history[-1]["val_accuracy"])
     assert evaluation.scores.loss == pytest.approx(history[-1]["val_loss"], rel=1e-3)
     assert evaluation.scores.accuracy > 0.9
