@@ -1,10 +1,9 @@
-"""The functions of examples/ learn from a table in which one row in ten lacks a value, and answer such rows."""
+"""Functions of examples/ learn from a table in which one row in ten lacks a value, and answer such rows."""
 
 import numpy as np
 import pytest
 from environments import trainer_python
 from mirrored_classifier import mirrored_classifier
-from own_function import fit
 from partitioned_embedding import partitioned_embedding
 from samples import CLASSES, COLUMNS, table
 from two_stage_classifier import two_stage_classifier
@@ -16,13 +15,12 @@ from kfp_distributed.components.train.run.runners.local.runner import LocalRunne
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.trainers import train_specification
 
-pytestmark = pytest.mark.takes(24)
+pytestmark = pytest.mark.takes(20)
 
 
 @pytest.mark.parametrize(
     ("function", "parameters", "distribution"),
     [
-        (fit, {}, {}),
         (mirrored_classifier, {"learning_rate": 0.02, "batch_size": 100}, {}),
         (
             partitioned_embedding,

@@ -7,24 +7,22 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from environments import environment_of
-from kfp import dsl
 from saved_models import answers_of
 
-from kfp_distributed.components.evaluate.evaluation import run_evaluation
 from kfp_distributed.components.train.run.launch import launch
 from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.storage.dataset import Column, Label
 
-pytestmark = pytest.mark.takes(50)
+pytestmark = pytest.mark.takes(30)
 
 COLUMNS = [
     Column("size", "number", "float32", mean=500.0, std=100.0, fill=480.0),
     Column("age", "number", "float32", mean=20.0, std=10.0),
     Column("color", "category", "int32", vocabulary=("blue", "red")),
 ]
-LABEL = Label("price", (), "regression", 1e6, 2000.0)
-"""A mean with more digits than float32 has beside the deviation of one row."""
+LABEL = Label("price", (), "regression", 1.7e9, 15.0)
+"""Such as a time in seconds. There, 32-bit floats are 128 apart."""
 
 PARAMETERS = {"epochs": 3, "batch_size": 500, "learning_rate": 0.05, "hidden_units": [16], "seed": 3}
 """Each step has all rows, so that the order of the rows does not matter."""
@@ -34,7 +32,7 @@ def table(rows, seed):
     """Return Arrow arrays and numbers to predict. One age in ten is missing."""
     random = np.random.default_rng(seed)
     size, age, red = random.normal(500, 100, rows), random.normal(20, 10, rows), random.integers(0, 2, rows)
-    price = 1e6 + 15 * (size - 500) + 100 * (age - 20) + 1000 * (red - 0.5)
+    price = LABEL.mean + LABEL.std * ((size - 500) / 133 + (age - 20) / 20 + (red - 0.5) / 2)
     missing = random.random(rows) < 0.1
     arrays = [pa.array(size, pa.float32()), pa.array(age, pa.float32(), mask=missing), pa.array(red + 1, pa.int32())]
     return arrays, price
@@ -76,13 +74,14 @@ def alone(data, tmp_path_factory):
 
     def training(trainer):
         if trainer not in trainings:
-            trainings[trainer] = train(data, tmp_path_factory.mktemp(trainer), trainer, {}, epochs=12)
+            one = {"distribution_type": "MPI", "number_of_workers": 1} if trainer == "keras_horovod" else {}
+            trainings[trainer] = train(data, tmp_path_factory.mktemp(trainer), trainer, one, epochs=12)
         return trainings[trainer]
 
     return training
 
 
-@pytest.mark.parametrize("trainer", ["keras_classifier", "torch_classifier"])
+@pytest.mark.parametrize("trainer", ["keras_classifier", "keras_horovod", "torch_classifier"])
 def test_a_number_is_learned_and_saved_in_its_own_unit(data, alone, trainer):
     epochs, predict = alone(trainer).epochs, answers_of(alone(trainer).model, "prediction")
     assert [[*entry] for entry in epochs] == [["epoch", "loss", "rmse", "val_loss", "val_rmse"]] * 12
@@ -95,32 +94,6 @@ def test_a_number_is_learned_and_saved_in_its_own_unit(data, alone, trainer):
     answers = predict(inputs)
     assert (answers.dtype, answers.shape) == (np.float64, (100, 1))
     assert np.sqrt(np.mean((answers[:, 0] - prices) ** 2)) == pytest.approx(epochs[-1]["val_rmse"], rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("trainer", "distribution", "mean", "std"),
-    [
-        ("keras_classifier", {}, 1.7e9, 15.0),
-        ("torch_classifier", {"distribution_type": "PyTorch", "number_of_workers": 1}, 1.7e9, 15.0),
-        ("keras_horovod", {"distribution_type": "MPI", "number_of_workers": 1}, 1.7e9, 15.0),
-        ("keras_classifier", {}, 2e-49, 1e-49),
-        ("torch_classifier", {}, 2e-49, 1e-49),
-    ],
-)
-def test_numbers_that_32_bit_floats_cannot_hold_are_predicted(
-    write_dataset, tmp_path, trainer, distribution, mean, std
-):
-    """32-bit floats are 128 apart at 1.7e9, such as a time in seconds, and 0 below 1e-45."""
-    label = Label("time", (), "regression", mean, std)
-    for split, rows, seed in (("train", 301, 0), ("validation", 100, 1)):
-        arrays, prices = table(rows, seed)
-        times = label.mean + (prices - LABEL.mean) / LABEL.std * label.std
-        write_dataset(tmp_path / split, COLUMNS, arrays, times, (), [rows], split, label)
-    trained, metrics = train(tmp_path, tmp_path, trainer, distribution, epochs=12), dsl.Metrics()
-    folders, report = (str(trained.model), str(tmp_path / "validation")), str(tmp_path / "report.html")
-    run_evaluation(*folders, metrics, dsl.ClassificationMetrics(), report, allow_training_rows=True)
-    assert metrics.metadata["rmse"] == pytest.approx(trained.epochs[-1]["val_rmse"], rel=1e-3)
-    assert metrics.metadata["r2"] > 0.8
 
 
 @pytest.mark.parametrize("trainer", ["keras_classifier", "torch_classifier"])
@@ -148,7 +121,7 @@ def test_two_ranks_learn_as_one_process(data, alone, tmp_path, trainer, distribu
 @pytest.fixture(scope="module")
 def other_data(tmp_path_factory, write_dataset):
     """Rows of the same prices in a dataset with another mean and standard deviation of the price."""
-    folder, label = tmp_path_factory.mktemp("other"), Label("price", (), "regression", 1e6 + 3000, 500.0)
+    folder, label = tmp_path_factory.mktemp("other"), Label("price", (), "regression", LABEL.mean + 20, LABEL.std / 4)
     for split, rows, seed in (("train", 200, 2), ("validation", 100, 1)):
         write_dataset(folder / split, COLUMNS, *table(rows, seed), (), [rows], split, label)
     return folder
@@ -158,7 +131,6 @@ def other_data(tmp_path_factory, write_dataset):
     ("trainer", "epochs", "distribution"),
     [
         ("keras_classifier", 12, {}),
-        ("torch_classifier", 12, {}),
         ("torch_classifier", 13, {}),
         ("keras_classifier", 13, {"distribution_type": "TF", "number_of_workers": 1}),  # With a parameter server.
     ],
@@ -168,7 +140,7 @@ def test_a_resumed_network_predicts_in_the_scale_of_its_checkpoint(
 ):
     first = alone(trainer)
     resumed = train(other_data, tmp_path, trainer, distribution, first.checkpoints, epochs=epochs)
-    assert sum("price keeps its mean 1000000 (of the new data 1003000)" in line for line in resumed.lines) == 1
+    assert sum("price keeps its mean 1700000000 (of the new data 1700000020)" in line for line in resumed.lines) == 1
     if epochs == 12:
         answers = [answers_of(of.model, "prediction")(np.array([[500, 20, 1]], np.float32)) for of in (first, resumed)]
         np.testing.assert_array_equal(*answers)
