@@ -311,13 +311,13 @@ def test_a_dataset_without_a_label_is_refused(stream, dataset):
 
 def test_the_first_batch_needs_a_fraction_of_a_large_dataset(tmp_path, write_dataset):
     """It needs a footer and an eighth of a window of 64 MiB, rounded up to row groups."""
-    rows, width = 250_000, 300
+    rows, width = 25_000, 1200
     values = np.random.default_rng(0).random((rows, width), np.float32)
     arrays = [pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), width)]
     columns = [Column("series", "tensor", "float32", (width,))]
     folder = tmp_path / "dataset"
     manifest = write_dataset(folder, columns, arrays, np.zeros(rows, int), ["a"], [rows // 2] * 2)
-    assert sum(shard.size for shard in manifest.shards) > 300e6
+    assert sum(shard.size for shard in manifest.shards) > 100e6
     counts = []
     source = RowSource(open_store(str(folder)), manifest, parts_of_rank(manifest, 0, 1))
     with closing(batches(RowStream(source, 0, on_bytes=counts.append).windows(), repeat(256))) as found:
