@@ -11,8 +11,8 @@ import uuid
 from pathlib import Path
 
 import pytest
-from cluster.jobs import SECONDS, both_operators, delete_job, left_behind
-from cluster.test_launch import function, job_and_trainer
+from cluster.jobs import SECONDS, both_operators, left_behind
+from cluster.test_launch import function
 from kubernetes import client
 
 from kfp_distributed.storage import credentials_from_environment, open_store
@@ -55,13 +55,12 @@ def refused(step, *parts: str, within: float = SECONDS) -> str:
     return cause
 
 
-@job_and_trainer
 @pytest.mark.takes(30)
-def test_an_image_that_cannot_be_pulled_ends_the_job(start, distribution):
+def test_an_image_that_cannot_be_pulled_ends_the_job(start):
     program = {**function(""), "image": "registry.invalid/absent:1"}
-    step = start(program, {**distribution, "image_pull_timeout": 25})
+    step = start(program, {"image_pull_timeout": 25})
     reported = step.wait_for("ErrImagePull|ImagePullBackOff")
-    assert reported - step.wait_for(f"created {step.kind}") < 20
+    assert reported - step.wait_for("created Job") < 20
     failed(step, "image_pull_timeout ran out after 25 s", "worker-0 not started", "registry.invalid/absent:1")
 
 
@@ -127,7 +126,6 @@ def as_account(api, namespace: str, name: str, folder) -> str:
     return str(file)
 
 
-@both_operators
 def test_an_exception_in_user_code_is_the_cause(start):
     step = start(function("raise RuntimeError('no such column: price')"), TF)
     cause = failed(step, "exit code 1", "RuntimeError: no such column: price", since="RuntimeError: no such column")
@@ -144,15 +142,6 @@ def test_out_of_memory_ends_the_job_at_the_restart_limit(start):
     program = function("print('allocating', flush=True)\ndata = bytearray(2 * 1024 ** 3)\nprint(len(data))")
     step = start(program, {**TF, "worker_memory": "400Mi", "restart_limit": 1})
     failed(step, "exit code 137", "OOMKilled", "restart_limit=1", since=r"\] allocating")
-
-
-@both_operators
-def test_the_deletion_of_a_job_ends_the_step(start):
-    step = start(function("import time\nprint('begun', flush=True)\ntime.sleep(300)"), TF)
-    step.wait_for("begun")
-    deleted = time.time()
-    delete_job(step)
-    failed(step, f"{step.kind} was deleted", since=deleted)
 
 
 def test_progress_timeout_ends_a_training_that_hangs(start):
@@ -183,9 +172,9 @@ def test_silence_timeout_ends_a_training_with_a_frozen_replica(start):
 @pytest.mark.takes(25)
 def test_total_timeout_ends_the_job(start):
     program = function("import time\nwhile True:\n    print('step', flush=True)\n    time.sleep(1)")
-    step = start(program, {**TF, "total_timeout": 20})
+    step = start(program, {"total_timeout": 20})
     failed(step, "total_timeout ran out after 20 s")
-    assert 18 < step.lines[-1][0] - step.wait_for("created TFJob") < 200
+    assert 18 < step.lines[-1][0] - step.wait_for("created Job") < 200
 
 
 def test_a_program_without_a_model_fails(start):
@@ -240,7 +229,8 @@ def test_a_leader_out_of_memory_restarts_and_resumes_from_its_checkpoint(start):
 @both_operators
 @pytest.mark.takes(55)
 def test_an_evicted_worker_restarts(start, api):
-    source = function(RESUMES.replace("WHO", "'none'").replace("STEPS", "40"))["source"].replace(
+    """All replicas start again with it, from the step that the store has."""
+    source = function(RESUMES.replace("WHO", "'none'").replace("STEPS", "30"))["source"].replace(
         "rows: int = 0", "checkpoint_dir: str"
     )
     step = start({"function": "fit", "source": source}, TF)
@@ -253,9 +243,10 @@ def test_an_evicted_worker_restarts(start, api):
     step.assert_logged_within(SECONDS, evicted, r"^worker-1: failed \(")
     verdict = step.verdict()
     assert verdict["succeeded"], step.log
-    starts = [int(match[1]) for _, text in step.lines if (match := re.match(r"\[worker-1\] starts at (\d+)$", text))]
-    assert len(starts) == 2, step.log
-    assert starts[0] == 0 < starts[1], step.log
+    for worker in (0, 1):
+        starts = [int(start) for start in re.findall(rf"^\[worker-{worker}\] starts at (\d+)$", step.log, re.MULTILINE)]
+        assert len(starts) == 2, step.log
+        assert starts[0] == 0 < starts[1], step.log
     assert left_behind(step) == []
 
 

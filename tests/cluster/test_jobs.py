@@ -12,7 +12,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from cluster.jobs import both_operators, left_behind
-from cluster.test_launch import function
+from cluster.test_launch import ALONE, function
 from kubernetes import client
 from process_hygiene import started
 from train.programs.jobs import wait_until
@@ -158,7 +158,6 @@ def _plain(text):
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\r", "", text)
 
 
-@both_operators
 @pytest.mark.parametrize(("code", "outcome"), [(0, "succeeded"), (7, "failed")])
 def test_watch_ends_with_the_training(training, code, outcome):
     """In a terminal, which `script` provides."""
@@ -204,14 +203,17 @@ def limited(api, training_namespace, tmp_path, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
 
 
-def test_permissions_that_the_account_lacks_are_named(training, limited):
+def test_permissions_that_the_account_lacks_are_named(start, request):
+    training = start(function("import time\ntime.sleep(60)"), ALONE)
+    training.wait_for("^created TFJob ")
+    request.getfixturevalue("limited")
     namespace = ["--namespace", training.namespace]
     code, lines = run("jobs", *namespace)
     text = "\n".join(lines)
     assert code == 0
     assert re.search(r'Warning: jobs.batch is forbidden: .* cannot list resource "jobs" in API group "batch"', text)
     assert re.search(r"Warning: pods is forbidden", text)
-    assert re.search(rf"^{training.name} +TFJob +\S+ +2 ", text, re.MULTILINE)
+    assert re.search(rf"^{training.name} +TFJob +\S+ +1 ", text, re.MULTILINE)
     error = f"Error: this account may not, in namespace {training.namespace}: "
     for command, missing in (
         (

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 from cluster.api_proxy import ApiProxy
-from cluster.jobs import SECONDS, both_operators, delete_job, left_behind
+from cluster.jobs import SECONDS, delete_job, left_behind
 from kubernetes import client
 
 from kfp_distributed.storage import credentials_from_environment, open_store
@@ -18,14 +18,9 @@ from kfp_distributed.storage import credentials_from_environment, open_store
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 ALONE = {"distribution_type": "TF", "number_of_workers": 1, "number_of_parameter_servers": 0}
-TRAINER = pytest.mark.trainer
 
-job_and_trainer = pytest.mark.parametrize(
-    ("operator", "distribution"),
-    [("training-operator", {}), pytest.param("trainer", ALONE, marks=TRAINER)],
-    indirect=["operator"],
-    ids=["Job", "trainer"],
-)
+on_trainer = pytest.mark.parametrize("operator", [pytest.param("trainer", marks=pytest.mark.trainer)], indirect=True)
+"""Mark of a test that runs with Kubeflow Trainer alone, whose jobs consist of the most objects."""
 
 
 def suspend_policy(value: bool) -> dict:
@@ -67,36 +62,24 @@ def test_a_job_with_one_pod_saves_its_model(start, bucket, model_of):
 
 
 @pytest.mark.takes(30)
-@pytest.mark.parametrize(
-    ("operator", "distribution", "kinds"),
-    [
-        ("training-operator", {}, ["jobs.batch"]),
-        pytest.param(
-            "trainer",
-            ALONE,
-            [f"{kind}.trainer.kubeflow.org" for kind in ("trainjobs", "trainingruntimes")],
-            marks=TRAINER,
-        ),
-    ],
-    indirect=["operator"],
-    ids=["Job", "trainer"],
-)
-def test_a_killed_and_retried_step_adopts_its_job(start, open_namespace, api, distribution, kinds):
+@on_trainer
+def test_a_killed_and_retried_step_adopts_its_job(start, open_namespace, api):
     identity = [f"run-{uuid.uuid4().hex[:8]}", "train", "1"]
     program = function("import time\nprint('begun', flush=True)\ntime.sleep(25)\nprint('done')")
-    first = start(program, distribution, identity=identity, namespace=open_namespace)
+    first = start(program, ALONE, identity=identity, namespace=open_namespace)
     first.wait_for(r"\[worker-0\] begun")
     first.process.kill()
     first.process.wait()
     # The job has used up the quota. The API server checks quotas before names.
     count = len(api.list_namespaced_config_map(open_namespace).items)
-    hard = {"count/configmaps": str(count), **{f"count/{kind}": "1" for kind in kinds}}
+    kinds = [f"count/{kind}.trainer.kubeflow.org" for kind in ("trainjobs", "trainingruntimes")]
+    hard = {"count/configmaps": str(count), **dict.fromkeys(kinds, "1")}
     api.create_namespaced_resource_quota(open_namespace, {"metadata": {"name": "full"}, "spec": {"hard": hard}})
     # The same request, so it is the same step.
-    second = start(program, distribution, identity=identity, namespace=open_namespace, **_uris(first))
+    second = start(program, ALONE, identity=identity, namespace=open_namespace, **_uris(first))
     verdict = second.verdict()
     assert verdict["succeeded"], second.log
-    assert f"adopted the existing {second.kind}" in second.log
+    assert "adopted the existing TrainJob" in second.log
     # The log is read from its beginning, once.
     assert [text for _, text in second.lines if "begun" in text] == ["[worker-0] begun"]
     assert left_behind(second) == []
@@ -106,18 +89,17 @@ def _uris(step) -> dict:
     return {"model_uri": step.request["model_uri"]}
 
 
-@job_and_trainer
-def test_a_job_with_another_specification_is_refused(start, distribution):
+def test_a_job_with_another_specification_is_refused(start):
     identity = [f"run-{uuid.uuid4().hex[:8]}", "train", "1"]
     program = function("import time\nprint('begun', flush=True)\ntime.sleep(60)")
-    first = start(program, distribution, identity=identity)
+    first = start(program, identity=identity)
     first.wait_for(r"\[worker-0\] begun")
-    second = start(function("print('other')"), distribution, identity=identity, **_uris(first))
+    second = start(function("print('other')"), identity=identity, **_uris(first))
     verdict = second.verdict()
     cause = verdict["cause"]
     assert "another specification" in cause
     assert verdict["seconds"] < SECONDS
-    assert f"kubectl delete {first.kind.lower()}s {first.name}" in cause
+    assert f"kubectl delete jobs {first.name}" in cause
     # The refused step has not changed the job of the first one.
     assert first.process.poll() is None
     assert left_behind(first, 1) != []
@@ -125,10 +107,10 @@ def test_a_job_with_another_specification_is_refused(start, distribution):
     assert left_behind(first) == []
 
 
-@both_operators
+@on_trainer
 @pytest.mark.takes(40)
 def test_a_job_that_failed_and_was_kept_is_replaced_by_the_next_attempt(start, api):
-    """The pod that failed stays with its log until then. The operator deletes those that run."""
+    """The pod that failed stays with its log until then. JobSet deletes those that run."""
     body = """\
 import os, time
 name = os.environ["KFP_DISTRIBUTED_REPLICA"]
@@ -153,22 +135,14 @@ time.sleep(300)"""
     assert left_behind(second) == []
 
 
-@both_operators
 @pytest.mark.takes(23)
-def test_names_that_are_not_valid_in_kubernetes_are_converted(start, api, operator):
+def test_names_that_are_not_valid_in_kubernetes_are_converted(start, api):
     """Task and run have dots, capitals, special characters and too many characters for names and labels."""
     task = "7.Train.My_Very Long-Pipeline's Größte " + "Component" * 20
     identity = [f"Run.{uuid.uuid4().hex}_Ünï-" + "x" * 300, task, "1"]
     program = function("import time\nprint('begun', flush=True)\ntime.sleep(15)")
-    distribution = {"distribution_type": "TF", "number_of_workers": 1, "number_of_parameter_servers": 1}
-    command = {"command": ["sh", "-c", 'echo begun; echo 1 > "$KFP_DISTRIBUTED_MODEL_DIR/weights"; sleep 15']}
-    requests = [(command, {"distribution": distribution, "identity": identity})]
-    if operator == "training-operator":
-        requests.append((program, {}))
-    steps = []
-    for specification, options in requests:
-        step = start(specification, task_name=task, **options)
-        steps.append(step)
+    steps = [start(program, ALONE, task_name=task, identity=identity), start(program, task_name=task)]
+    for step in steps:
         step.wait_for("begun")
         (pod, *_) = api.list_namespaced_pod(step.namespace, label_selector=f"kfp-distributed/job={step.name}").items
         assert pod.metadata.labels["kfp-distributed/task"].startswith("7.Train.My_Very-Long-Pipeline-s-Gr-")
@@ -178,28 +152,21 @@ def test_names_that_are_not_valid_in_kubernetes_are_converted(start, api, operat
 
 
 @pytest.mark.parametrize(
-    ("operator", "distribution", "plural", "suspend"),
+    ("operator", "plural", "suspend"),
     [
-        ("training-operator", {}, ("batch", "v1", "jobs"), lambda value: {"spec": {"suspend": value}}),
-        (
-            "training-operator",
-            ALONE,
-            ("kubeflow.org", "v1", "tfjobs"),
-            suspend_policy,
-        ),
+        ("training-operator", ("kubeflow.org", "v1", "tfjobs"), suspend_policy),
         pytest.param(
             "trainer",
-            ALONE,
             ("trainer.kubeflow.org", "v1alpha1", "trainjobs"),
             lambda value: {"spec": {"suspend": value}},
-            marks=TRAINER,
+            marks=pytest.mark.trainer,
         ),
     ],
     indirect=["operator"],
-    ids=["Job", "TFJob", "trainer"],
+    ids=["TFJob", "trainer"],
 )
-def test_a_suspended_job_is_queued_until_it_is_resumed(start, distribution, plural, suspend):
-    step = start(function("import time; time.sleep(5)"), {**distribution, "queue_name": "team-queue"})
+def test_a_suspended_job_is_queued_until_it_is_resumed(start, plural, suspend):
+    step = start(function("import time; time.sleep(5)"), {**ALONE, "queue_name": "team-queue"})
     assert_queued_and_resumed(step, plural, suspend)
 
 
@@ -243,14 +210,11 @@ WAITS, STAYS = f"{ENDLESS}time.sleep(300)", f"{ENDLESS}threading.Thread(target=t
     [
         ("training-operator", r"^created Job ", WAITS, {}),
         ("training-operator", "Unschedulable", WAITS, {"worker_cpus": 64}),
-        ("training-operator", r"\[worker-0\] begun", WAITS, {}),
         ("training-operator", "model saved", STAYS, {}),
-        pytest.param("trainer", "^created TrainJob ", WAITS, {**ALONE, "number_of_workers": 2}, marks=TRAINER),
-        pytest.param("trainer", r"\[worker-1\] begun", WAITS, {**ALONE, "number_of_workers": 2}, marks=TRAINER),
-        pytest.param("trainer", "model saved", STAYS, {**ALONE, "number_of_workers": 2}, marks=TRAINER),
+        pytest.param("trainer", "model saved", STAYS, {**ALONE, "number_of_workers": 2}, marks=pytest.mark.trainer),
     ],
     indirect=["operator"],
-    ids=["creating", "pending", "running", "finishing", "trainer creating", "trainer running", "trainer finishing"],
+    ids=["creating", "pending", "finishing", "trainer finishing"],
 )
 def test_a_cancelled_step_leaves_no_objects(start, moment, body, distribution):
     step = start(function(body), distribution)
@@ -267,7 +231,12 @@ def proxy(api):
         yield proxy
 
 
-@job_and_trainer
+@pytest.mark.parametrize(
+    ("operator", "distribution"),
+    [("training-operator", {}), pytest.param("trainer", ALONE, marks=pytest.mark.trainer)],
+    indirect=["operator"],
+    ids=["Job", "trainer"],
+)
 def test_a_cancel_is_one_request_over_an_open_connection(proxy, start, tmp_path, distribution):
     """There is no time for other requests or for opening a connection."""
     requests = []

@@ -33,6 +33,7 @@ def start_ranks(start, open_namespace, image_name):
     return start_one
 
 
+@pytest.mark.mpi("v1")
 @pytest.mark.takes(46)
 def test_packages_that_cannot_be_installed_end_the_job(start_ranks):
     """The kubelet would retry forever, because containers of an MPIJob are restarted in place."""
@@ -70,8 +71,9 @@ def device(api):
     set_count(None)
 
 
+@pytest.mark.mpi("v1")  # v2beta1 starts the launcher when the workers are ready.
 def test_a_launcher_waits_for_its_workers(start_ranks, device):
-    """The workers have no node at first. v1 starts the launcher nevertheless, which must not fail meanwhile."""
+    """The workers have no node at first. The launcher starts nevertheless, and must not fail meanwhile."""
     step = start_ranks("", restart_limit=0, worker_gpus=1, gpu_resource=device.name)
     for worker in (0, 1):
         step.wait_for(f"worker-{worker}: waiting .*Insufficient")
@@ -82,20 +84,13 @@ def test_a_launcher_waits_for_its_workers(start_ranks, device):
     assert left_behind(step) == []
 
 
-@pytest.mark.parametrize(
-    ("operator", "restart_limit"),
-    [("training-operator", 0), ("training-operator", 3), pytest.param("trainer", 3, marks=pytest.mark.trainer)],
-    indirect=["operator"],
-)
-def test_the_exit_code_of_a_rank_is_permanent_and_its_worker_is_named(start_ranks, restart_limit):
-    body = "if rank == '1':\n    raise SystemExit(3)\ntime.sleep(300)"
-    step = start_ranks(body, restart_limit=restart_limit)
+def test_the_exit_code_of_a_rank_is_permanent_and_its_worker_is_named(start_ranks):
+    step = start_ranks("if rank == '1':\n    raise SystemExit(3)\ntime.sleep(300)", restart_limit=3)
     cause = failed(step, "launcher-0 failed with exit code 3", "worker-1", since=r"\[worker-1\] rank 1 of 2")
     assert "pod deleted" not in cause
-    if restart_limit:
-        assert cause.endswith(
-            "as a process of worker-1 did. Exit codes 1 to 127 are permanent failures and are not retried."
-        )
+    assert cause.endswith(
+        "as a process of worker-1 did. Exit codes 1 to 127 are permanent failures and are not retried."
+    )
 
 
 @pytest.mark.takes(50)
@@ -143,15 +138,7 @@ def test_a_worker_that_is_killed_costs_one_restart(start_ranks):
 
 # A worker with a grace period exits with 0.
 @pytest.mark.parametrize(
-    ("operator", "replica", "grace"),
-    [
-        ("training-operator", "launcher-0", 0),
-        ("training-operator", "worker-1", 0),
-        ("training-operator", "worker-1", 30),
-        pytest.param("trainer", "launcher-0", 0, marks=pytest.mark.trainer),
-        pytest.param("trainer", "worker-1", 30, marks=pytest.mark.trainer),
-    ],
-    indirect=["operator"],
+    ("replica", "grace"), [pytest.param("launcher-0", 0, marks=pytest.mark.mpi("v1")), ("worker-1", 30)]
 )
 def test_a_deleted_pod_of_an_mpijob_is_the_cause_of_the_failure(start_ranks, api, replica, grace):
     step = start_ranks("time.sleep(300)", restart_limit=0)
@@ -159,7 +146,6 @@ def test_a_deleted_pod_of_an_mpijob_is_the_cause_of_the_failure(start_ranks, api
         step.wait_for(f"rank {rank} of 2")
     pod, deleted = step.pod_of(replica), time.time()
     api.delete_namespaced_pod(pod, step.namespace, grace_period_seconds=grace)
-    # A TrainJob keeps its pods until their exit code is known.
     failed(step, f"{replica} failed", "pod deleted", since=deleted)
 
 

@@ -83,9 +83,7 @@ with local_run("run", embedded_store=False):
 
 
 SIGNALS = {
-    "SIGTERM": (signal.SIGTERM, False),
     "SIGKILL": (signal.SIGKILL, False),
-    "SIGINT": (signal.SIGINT, False),
     "Ctrl-C": (signal.SIGINT, True),
     "closed terminal": (signal.SIGHUP, True),
 }

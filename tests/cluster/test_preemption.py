@@ -53,11 +53,10 @@ def assert_resumed(step, replica: str, evicted: float):
     [
         ("training-operator", {}, "worker-0"),
         ("training-operator", TF, "worker-1"),
-        ("training-operator", PYTORCH, "worker-0"),
         pytest.param("trainer", PYTORCH, "worker-0", marks=pytest.mark.trainer),
     ],
     indirect=["operator"],
-    ids=["Job", "TFJob", "PyTorchJob", "trainer"],
+    ids=["Job", "TFJob", "trainer"],
 )
 def test_a_preempted_replica_is_no_failure(start, api, open_namespace, distribution, replica):
     keys = {**distribution, "restart_limit": 0, "termination_grace_seconds": 10}
@@ -74,13 +73,8 @@ def test_a_preempted_replica_is_no_failure(start, api, open_namespace, distribut
 
 @pytest.mark.takes(60)
 @pytest.mark.parametrize(
-    ("operator", "replica"),
-    [
-        pytest.param("training-operator", "launcher-0", marks=pytest.mark.mpi),
-        pytest.param("training-operator", "worker-1", marks=pytest.mark.mpi),
-        pytest.param("trainer", "worker-1", marks=pytest.mark.trainer),
-    ],
-    indirect=["operator"],
+    "replica",
+    [pytest.param("launcher-0", marks=pytest.mark.mpi("v1")), pytest.param("worker-1", marks=pytest.mark.mpi)],
 )
 def test_a_preempted_replica_of_an_mpijob_is_no_failure(start, api, open_namespace, image_name, replica):
     keys = {**MPI, "restart_limit": 0, "termination_grace_seconds": 10}

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 from cluster.jobs import SECONDS, both_operators, job_of, left_behind
 from cluster.test_failures import as_account
-from cluster.test_launch import function
+from cluster.test_launch import ALONE, function
 from compiled import Run
 from kfp import dsl
 from kubernetes import client
@@ -32,7 +32,6 @@ from kfp_distributed.storage.kfp_store import find_object_store
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-TF = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 0}
 SLEEP = "import time\nprint('begun', flush=True)\ntime.sleep(60)"
 
 
@@ -119,7 +118,7 @@ def assert_no_secret_in(text, remote, store) -> None:
 def test_a_job_runs_on_the_other_cluster(start, create_secret, api, remote, store, store_environment, bucket):
     uri = f"s3://{bucket}/models/{uuid.uuid4().hex}"
     program = function("import time\nprint('begun', flush=True)\ntime.sleep(15)")
-    step = start(program, TF, model_uri=uri, **create_secret({**remote, **store}))
+    step = start(program, ALONE, model_uri=uri, **create_secret({**remote, **store}))
     step.wait_for(r"\[worker-0\] begun")
     namespace = remote["namespace"]
     job = job_of(step, namespace)
@@ -184,9 +183,8 @@ def test_a_kept_job_has_no_secret(start, create_secret, remote, store):
     assert_nothing_is_left(step, remote)
 
 
-@both_operators
 def test_a_cancelled_step_leaves_no_objects_on_the_other_cluster(start, create_secret, remote, store):
-    step = start(function(SLEEP), TF, **create_secret({**remote, **store}))
+    step = start(function(SLEEP), ALONE, **create_secret({**remote, **store}))
     step.wait_for(r"\[worker-0\] begun")
     os.kill(step.process.pid, signal.SIGTERM)
     step.process.wait(120)
@@ -211,30 +209,23 @@ def test_a_killed_and_retried_step_adopts_its_job_on_the_other_cluster(start, cr
 INVALID = {
     "wrong token": ({"token": "hush"}, "check its token: Unauthorized"),
     "wrong authority": ({"ca.crt": ""}, "check its host and ca.crt: the API server https://"),
-    "no host": ({"host": None}, "host of the Secret {namespace}/gpu is missing"),
-    "no key of the store": (
-        {"object_store_secret_key": None},
-        "object_store_secret_key of the Secret {namespace}/gpu is missing",
-    ),
-    "host without TLS": ({"host": "http://10.0.0.1"}, "host of the Secret {namespace}/gpu is malformed"),
     "other namespace": ({"namespace": "kube-system"}, "namespace kube-system: create jobs.batch, "),
 }
 
 
 @pytest.mark.parametrize("case", INVALID)
-def test_an_invalid_secret_is_refused_with_one_line(start, create_secret, remote, store, namespace, case, tmp_path):
+def test_an_invalid_secret_is_refused_with_one_line(start, create_secret, remote, store, case, tmp_path):
     changes, expected = INVALID[case]
     if case == "wrong authority":
         request = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=other"
         output = ["-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"]
         subprocess.run([*request.split(), *output], check=True, capture_output=True)
         changes = {"ca.crt": (tmp_path / "cert.pem").read_text()}
-    values = {**remote, **store, **changes}
-    step = start(function(""), **create_secret({key: value for key, value in values.items() if value is not None}))
+    step = start(function(""), **create_secret({**remote, **store, **changes}))
     verdict = step.verdict()
     cause = verdict["cause"]
     assert verdict["seconds"] < SECONDS, step.log
-    assert expected.format(namespace=namespace) in cause
+    assert expected in cause
     assert "\n" not in cause
     assert_no_secret_in(step.log, remote, store)
     assert_nothing_is_left(step, remote)

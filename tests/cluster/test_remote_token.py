@@ -8,8 +8,8 @@ import time
 import uuid
 
 import pytest
-from cluster.test_launch import function
-from cluster.test_remote import TF, assert_nothing_is_left, bound_token, create_secret, remote, store
+from cluster.test_launch import ALONE, function
+from cluster.test_remote import assert_nothing_is_left, bound_token, create_secret, remote, store
 from code_blocks import ROOT, read_blocks
 from kubernetes import config
 
@@ -122,7 +122,7 @@ def test_a_running_training_survives_that_its_token_is_renewed(start, create_sec
     first = bound_token(namespace, "first-tokens")
     program = function("import time\nprint('begun', flush=True)\ntime.sleep(35)\nprint('done', flush=True)")
     options = create_secret({**remote, **store, "token": first})
-    step = start(program, {**TF, "total_timeout": 3600}, **options)
+    step = start(program, {**ALONE, "total_timeout": 3600}, **options)
     step.wait_for(r"\[worker-0\] begun")
     api.delete_namespaced_secret("first-tokens", namespace)
     time.sleep(15)  # Requests are refused meanwhile, once the API server no longer caches the token.

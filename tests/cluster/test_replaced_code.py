@@ -12,7 +12,6 @@ from kubernetes import client
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
-TF = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 0}
 MPI = {"distribution_type": "MPI", "number_of_workers": 2}
 STRANGER = "print('code of a stranger', flush=True)\n"
 
@@ -51,16 +50,9 @@ def replace_code(api, namespace: str, name: str) -> None:
 
 @pytest.mark.takes(25)
 @pytest.mark.parametrize(
-    ("operator", "distribution", "packages"),
-    [
-        ("training-operator", {}, []),
-        ("training-operator", {}, ["numpy"]),
-        ("training-operator", TF, []),
-        pytest.param("training-operator", MPI, [], marks=pytest.mark.mpi),
-        pytest.param("trainer", TF, [], marks=pytest.mark.trainer),
-    ],
-    indirect=["operator"],
-    ids=["Job", "Job with packages", "TFJob", "MPIJob", "trainer"],
+    ("distribution", "packages"),
+    [({}, []), ({}, ["numpy"]), pytest.param(MPI, [], marks=pytest.mark.mpi("v1"))],
+    ids=["Job", "Job with packages", "MPIJob"],
 )
 def test_pods_refuse_code_that_was_replaced_before_they_started(
     distribution, packages, start, admit, api, open_namespace, image_name

@@ -24,11 +24,10 @@ while :; do sleep 0.1; done
     ("operator", "distribution"),
     [
         ("training-operator", {}),
-        ("training-operator", ALONE),
         pytest.param("trainer", ALONE, marks=pytest.mark.trainer),
     ],
     indirect=["operator"],
-    ids=["Job", "TFJob", "trainer"],
+    ids=["Job", "trainer"],
 )
 def test_a_step_that_is_ended_and_retried_resumes_its_training(start, distribution):
     program = {"command": ["bash", "-c", TRAINING]}

@@ -39,9 +39,15 @@ _KEYS_OF_TYPE = {
     "MPI": {"slots": {"number_of_workers": 3, "slots_per_worker": 4, "launcher_cpus": 1}},
 }
 _CASES = [
-    pytest.param(distribution_type, keys, id=f"{distribution_type} {name}")
+    pytest.param(
+        distribution_type,
+        keys,
+        has_all_settings,
+        id=f"{distribution_type} {name}" if has_all_settings else f"{distribution_type} {name} required",
+    )
     for distribution_type, keys_of_type in _KEYS_OF_TYPE.items()
     for name, keys in {**KEYS, **keys_of_type}.items()
+    for has_all_settings in ((False, True) if name == "defaults" else (True,))
 ]
 
 
@@ -88,8 +94,7 @@ def _jobset(runtime):
     return {**kind, "metadata": {**metadata, **template["metadata"]}, "spec": template["spec"]}
 
 
-@pytest.mark.parametrize("has_all_settings", [False, True], ids=["required settings", "all settings"])
-@pytest.mark.parametrize(("distribution_type", "keys"), _CASES)
+@pytest.mark.parametrize(("distribution_type", "keys", "has_all_settings"), _CASES)
 def test_the_webhooks_accept_the_manifests_without_a_warning(
     restricted, existing_runtime, distribution_type, keys, has_all_settings
 ):

@@ -166,7 +166,7 @@ def test_settings_of_the_specification_apply_to_the_pods(start, api, bucket, sto
     device("2")
     distribution = {
         "distribution_type": "TF",
-        "number_of_workers": 2,
+        "number_of_workers": 1,
         "number_of_parameter_servers": 1,
         "worker_gpus": 1,
         "gpu_resource": device.name,
@@ -176,7 +176,7 @@ def test_settings_of_the_specification_apply_to_the_pods(start, api, bucket, sto
     }
     command = ["python3", "-c", REPORT, "{model_dir}", "{tensorboard_dir}"]
     step = start({"command": command}, distribution)
-    replicas = ("chief-0", "ps-0", "worker-0", "worker-1")
+    replicas = ("chief-0", "ps-0", "worker-0")
     for replica in replicas:
         step.wait_for(rf"\[{replica}\] shared memory: 48$")
     pods = api.list_namespaced_pod(step.namespace, label_selector=f"kfp-distributed/job={step.name}").items
