@@ -502,10 +502,13 @@ def test_links_are_followed_inside_a_folder_and_refused_outside(make_replicas, d
 def warn(model_dir):
     import contextlib
     import os
+    import threading
     from pathlib import Path
 
     import tensorflow as tf
+    import tf_keras  # noqa: F401  (it adds variables)
 
+    assert threading.active_count() > 1
     os.write(2, b"I0000 this one is of the program\n")
     with contextlib.suppress(tf.errors.NotFoundError):
         tf.io.read_file("nowhere")  # TensorFlow's C++ warns of it at once.
@@ -514,19 +517,40 @@ def warn(model_dir):
 
 START_UP = re.compile("oneDNN|absl::InitializeLog|computation placer|cpu_feature_guard|Unable to register")
 
+# The C library moves its array of variables when one is added, and a thread that reads one may then crash.
+NOTE_VARIABLES = """
+import os, threading
+putenv = os.putenv
+
+def note(name, value):
+    name = os.fsencode(name)
+    if name not in os.environ._data and threading.active_count() > 1:
+        with open("added", "ab") as file:
+            file.write(name + b"\\n")
+    putenv(name, value)
+
+os.putenv = note
+"""
+
 
 # A fork does not import TensorFlow.
 @pytest.mark.command_line
-def test_startup_remarks_of_tensorflow_are_recognized_and_warnings_are_not(make_replicas, digits, monkeypatch):
+def test_an_import_of_tensorflow_has_known_remarks_and_adds_no_variable_beside_threads(
+    make_replicas, digits, tmp_path, monkeypatch
+):
     # Tests of evaluate set it in this process, and replicas inherit it.
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
-    replicas = make_replicas(train_specification(warn), {}, {"worker": 1}, digits)
+    (tmp_path / "sitecustomize.py").write_text(NOTE_VARIABLES)
+    environment = {"PYTHONPATH": str(tmp_path), "KFP_DISTRIBUTED_LAUNCHER_LOST_SECONDS": "600"}
+    replicas = make_replicas(train_specification(warn), {}, {"worker": 1}, digits, environment=environment)
     replicas.start_all()
     assert replicas.wait("worker-0") == 0, replicas.text("worker-0")
     lines = [line for line in replicas.text("worker-0").splitlines() if not re.search(STARTUP_REMARK, line)]
     assert [line for line in lines if START_UP.search(line)] == []
     assert any("nowhere; No such file" in line for line in lines), lines
     assert "I0000 this one is of the program" in lines
+    added = replicas.folder / "worker-0" / "added"
+    assert not added.exists(), added.read_text()
 
 
 @pytest.mark.command_line
@@ -555,38 +579,3 @@ def test_a_function_gets_tuples_and_paths(make_replicas, digits, tmp_path):
     replicas.start_all()
     assert replicas.wait("worker-0") == 0, replicas.text("worker-0")
     assert (tmp_path / "notes").read_text() == "[(28, 14), 'fast']"
-
-
-# The C library moves its array of variables when one is added, and a thread that reads one may then crash.
-NOTE_VARIABLES = """
-import os, threading
-putenv = os.putenv
-
-def note(name, value):
-    name = os.fsencode(name)
-    if name not in os.environ._data and threading.active_count() > 1:
-        with open("added", "ab") as file:
-            file.write(name + b"\\n")
-    putenv(name, value)
-
-os.putenv = note
-"""
-IMPORT = """
-def fit(model_dir, metrics_dir):
-    import threading
-    import tensorflow, tf_keras
-    assert threading.active_count() > 1
-    open(model_dir + "/weights", "w").close()
-"""
-
-
-@pytest.mark.command_line
-def test_no_variable_is_added_beside_threads(make_replicas, digits, tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(NOTE_VARIABLES)
-    environment = {"PYTHONPATH": str(tmp_path), "KFP_DISTRIBUTED_LAUNCHER_LOST_SECONDS": "600"}
-    program = {"function": "fit", "source": IMPORT}
-    replicas = make_replicas(program, {}, {"worker": 1}, digits, environment=environment)
-    replicas.start_all()
-    assert replicas.wait("worker-0") == 0, replicas.text("worker-0")
-    added = replicas.folder / "worker-0" / "added"
-    assert not added.exists(), added.read_text()

@@ -32,13 +32,13 @@ from kfp_distributed.trainers.runtime.sharded_uploads import ShardSave, ShardUpl
 
 pytestmark = pytest.mark.takes(52)
 
-WIDTH = 512
+WIDTH = 510
 BYTES = 3 * 2 * WIDTH * WIDTH * 4
-"""Two matrices, and two states of Adam for each."""
+"""Two matrices, and two states of Adam for each. Two and three ranks can divide them."""
 
 
 def train(
-    model_dir, steps: int, go: str = "", stop: str = "", width: int = 512, waits: bool = False, fails: bool = False
+    model_dir, steps: int, go: str = "", stop: str = "", width: int = 510, waits: bool = False, fails: bool = False
 ):
     """Train a network of two matrices that are divided among the ranks. Save a sharded checkpoint after each step."""
     import time
@@ -164,7 +164,7 @@ def make_ranks(digits, tmp_path, object_store, library_archive):
                 checkpoint_uri=f"{root}/checkpoints",
                 metrics_uri=f"{root}/metrics",
                 leader="master-0",
-                data_replicas=("master-0", "worker-0", "worker-1", "worker-2"),
+                data_replicas=("master-0", "worker-0", "worker-1"),
             )
             folder = tmp_path / name
             folder.mkdir()
@@ -187,10 +187,10 @@ def read_bytes(ranks, count):
     return [int(re.search(r"has read (\d+) bytes", text)[1]) for text in texts]
 
 
-def test_checkpoint_of_four_ranks_is_loaded_by_two(make_ranks, checkpoints, object_store):
+def test_checkpoint_of_three_ranks_is_loaded_by_two(make_ranks, checkpoints, object_store):
     ranks = make_ranks(steps=5)
-    ranks.start(4)
-    assert ranks.wait() == [0] * 4, ranks.text()
+    ranks.start(3)
+    assert ranks.wait() == [0] * 3, ranks.text()
     total = ranks.totals()["5"]
     stored = list_checkpoints(checkpoints)
     assert stored.complete[0] == "00000005"
@@ -198,10 +198,10 @@ def test_checkpoint_of_four_ranks_is_loaded_by_two(make_ranks, checkpoints, obje
     assert stored.folders == stored.complete, "what was replaced is deleted"
     manifest = json.loads(checkpoints.read("00000005.json"))
     assert manifest["sharding"]["step"] == 5
-    assert manifest["sharding"]["ranks"] == 4
+    assert manifest["sharding"]["ranks"] == 3
     sizes = [file["size"] for file in manifest["files"] if file["path"].endswith(".distcp")]
-    assert len(sizes) == 4
-    assert max(sizes) < BYTES / 4 * 1.1, "each rank stores only its part"
+    assert len(sizes) == 3
+    assert max(sizes) < BYTES / 3 * 1.1, "each rank stores only its part"
     # Another number of ranks reads it.
     set_parameters(ranks, steps=6)
     checkpoints_of_model = open_store("s3://bucket/run/model", object_store.credentials())
@@ -214,33 +214,31 @@ def test_checkpoint_of_four_ranks_is_loaded_by_two(make_ranks, checkpoints, obje
     assert not list(ranks.folder.glob("*/checkpoint_dir-shards/*")), "stored files are deleted from the disk"
     # resume_from copies it like others.
     copy_newest(checkpoints, target := open_store("s3://bucket/other/checkpoints", object_store.credentials()))
-    other = make_ranks("other", steps=6)
-    other.start(1)
-    assert other.wait() == [0], other.text()
-    assert "begins with step 7" in other.text()
-    assert complete_checkpoints(target) == complete_checkpoints(checkpoints)
+    names = complete_checkpoints(checkpoints)
+    assert complete_checkpoints(target) == names
+    assert {entry.key for entry in target.list()} >= {entry.key for entry in checkpoints.list(f"{names[0]}/")}
 
 
 def test_rank_that_is_killed_during_its_upload_leaves_no_complete_checkpoint(
     make_ranks, checkpoints, object_store, tmp_path
 ):
-    ranks = make_ranks(steps=1000, go=str(tmp_path / "go"), width=768)
-    ranks.start(3)
+    ranks = make_ranks(steps=1000, go=str(tmp_path / "go"))
+    ranks.start(2)
     ranks.wait_for("checkpoint 00000001 of step 1 is stored")
     # The upload runs beside the training, so it may end before the line of its step is printed.
     ranks.wait_for("step 1 pause")
     first = ranks.totals()["1"]
     with hanging(object_store):
         (tmp_path / "go").touch()
-        ranks.wait_for("step 2 pause", rank=2)
-        ranks.running[2].kill()
-        ranks.running[2].wait()
-    # The others store their part, but the checkpoint remains incomplete.
-    assert ranks.wait()[:2] == [PEER_LOST] * 2, ranks.text()
+        ranks.wait_for("step 2 pause", rank=1)
+        ranks.running[1].kill()
+        ranks.running[1].wait()
+    # The other one stores its part, but the checkpoint remains incomplete.
+    assert ranks.wait()[0] == PEER_LOST, ranks.text()
     assert complete_checkpoints(checkpoints) == ["00000001"]
     assert "00000002" in list_checkpoints(checkpoints).folders
-    assert not any("rank-2" in entry.key for entry in checkpoints.list("00000002/"))
-    set_parameters(ranks, steps=2, width=768)
+    assert not any("rank-1" in entry.key for entry in checkpoints.list("00000002/"))
+    set_parameters(ranks, steps=2)
     ranks.start(1)
     assert ranks.wait() == [0], ranks.text()
     assert f"begins with step 2, seen 8, total {first}" in ranks.text()

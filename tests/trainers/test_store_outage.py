@@ -74,7 +74,7 @@ def train_two_epochs(model_dir, checkpoint_dir, metrics_dir):
 
 @pytest.fixture
 def make_outage(make_replicas, digits, tmp_path, object_store):
-    """Return a function that makes replicas whose store is away from the first request with a given text on."""
+    """Return a function that makes replicas whose store is away from the first request with each given text on."""
     (tmp_path / "faster").mkdir()
     (tmp_path / "faster" / "sitecustomize.py").write_text(FASTER)
     data = tmp_path / "objects" / "bucket" / "data"
@@ -82,12 +82,17 @@ def make_outage(make_replicas, digits, tmp_path, object_store):
 
     with faulty_proxy(object_store.endpoint) as proxy:
 
-        def begin():
-            proxy.faults = [Fault("", times=10**9, reset=True)]
-            threading.Timer(OUTAGE_SECONDS / SPEED, proxy.faults.clear).start()
+        def make(program, parameters, roles, *places):
+            remaining = list(places)
 
-        def make(program, parameters, roles, where):
-            proxy.faults = [Fault(where, before=begin, reset=True)]
+            def begin():
+                proxy.faults = [Fault("", times=10**9, reset=True)]
+                threading.Timer(OUTAGE_SECONDS / SPEED, await_next).start()
+
+            def await_next():
+                proxy.faults = [Fault(remaining.pop(0), before=begin, reset=True)] if remaining else []
+
+            await_next()
             environment = object_store.environment() | {
                 "AWS_ENDPOINT_URL": proxy.url,
                 "AWS_ENDPOINT_URL_S3": proxy.url,
@@ -104,18 +109,20 @@ def make_outage(make_replicas, digits, tmp_path, object_store):
 
 
 @pytest.mark.parametrize(
-    "where",
+    "places",
     [
-        "GET /bucket/data/train/part",
-        "prefix=run%2Fcheckpoints",
-        "HEAD /bucket/run/metrics",
-        "PUT /bucket/run/metrics/training.json",
-        "PUT /bucket/run/checkpoints/00000001",
-        "PUT /bucket/run/model/weights",
+        (
+            "GET /bucket/data/train/part",
+            "HEAD /bucket/run/metrics",
+            "prefix=run%2Fcheckpoints",
+            "PUT /bucket/run/model/weights",
+        ),
+        ("PUT /bucket/run/metrics/training.json", "PUT /bucket/run/checkpoints/0000000"),
     ],
+    ids=["start and end", "epochs"],
 )
-def test_an_outage_of_five_minutes_ends_no_training(make_outage, object_store, where):
-    replicas = make_outage(train_specification(train_two_epochs), {}, {"worker": 1}, where)
+def test_outages_of_five_minutes_end_no_training(make_outage, object_store, places):
+    replicas = make_outage(train_specification(train_two_epochs), {}, {"worker": 1}, *places)
     assert replicas.wait("worker-0") == 0, replicas.text("worker-0")
     credentials = object_store.credentials()
     assert verify_model(open_store(replicas.job.model_uri, credentials)).metrics == {"loss": 0.5}
@@ -125,10 +132,9 @@ def test_an_outage_of_five_minutes_ends_no_training(make_outage, object_store, w
     assert [epoch["epoch"] for epoch in metrics["epochs"]] == [1, 2]
 
 
-@pytest.mark.parametrize("where", ["GET /bucket/run/checkpoints/0", "PUT /bucket/run/metrics/evaluator.json"])
-def test_an_outage_of_five_minutes_ends_no_evaluator(make_outage, object_store, where):
-    roles = {"worker": 1, "evaluator": 1}
-    replicas = make_outage({"trainer": "keras_classifier"}, {"epochs": 1}, roles, where)
+def test_two_outages_of_five_minutes_end_no_evaluator(make_outage, object_store):
+    places = "GET /bucket/run/checkpoints/0", "PUT /bucket/run/metrics/evaluator.json"
+    replicas = make_outage({"trainer": "keras_classifier"}, {"epochs": 1}, {"worker": 1, "evaluator": 1}, *places)
     assert [replicas.wait(name) for name in replicas.names()] == [0, 0], replicas.text("evaluator-0")
     metrics = json.loads(open_store(replicas.job.metrics_uri, object_store.credentials()).read("evaluator.json"))
     assert [epoch["epoch"] for epoch in metrics["epochs"]] == [1]
