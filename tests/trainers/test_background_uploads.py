@@ -25,7 +25,7 @@ pytestmark = pytest.mark.takes(28)
 
 
 def train(model_dir, checkpoint_dir, metrics_dir, last: int, go: str, fails: bool = False, megabytes: int = 50):
-    """Save two large files of the same number for each epoch. Wait before epoch 2 for the file `go`."""
+    """Save two files of the same number for each epoch. Wait before epoch 2 for the file `go`."""
     import time
     from pathlib import Path
 
@@ -53,7 +53,7 @@ def start(make_replicas, digits, tmp_path, object_store):
     """Return a function that starts a replica which trains with the real object store."""
 
     def start(**parameters):
-        parameters = {"go": str(tmp_path / "go"), **parameters}
+        parameters = {"go": str(tmp_path / "go"), "megabytes": 4, **parameters}
         environment = object_store.environment()
         replicas = make_replicas(
             train_specification(train), parameters, {"worker": 1}, digits, "s3://bucket/run", environment

@@ -65,7 +65,7 @@ def repeated(data, tmp_path_factory):
     [
         ("keras_classifier", {"distribution_type": "TF", "number_of_parameter_servers": 0, "number_of_workers": 2}),
         ("keras_classifier", {"distribution_type": "TF", "number_of_parameter_servers": 1, "number_of_workers": 1}),
-        ("torch_classifier", {"distribution_type": "PyTorch", "number_of_workers": 2}),
+        ("torch_classifier", {"distribution_type": "PyTorch", "number_of_workers": 1}),
     ],
     ids=["all-reduce", "parameter servers", "torch"],
 )

@@ -12,23 +12,26 @@ from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.trainers.divergence import end_if_diverged
 
-pytestmark = pytest.mark.takes(68)
+pytestmark = pytest.mark.takes(45)
 
 MPI = {"distribution_type": "MPI", "number_of_workers": 2}
 SECONDS = 400
 """A job takes 10 to 30 s on two idle cores. A rank that waits for another one would take minutes."""
 
 
-# The shortest training of each trainer and distribution type.
-@pytest.mark.command_line
 @pytest.mark.parametrize(
     ("trainer", "distribution"),
     [
         ("keras_classifier", {"distribution_type": "TF", "number_of_parameter_servers": 0}),
         ("keras_classifier", {"distribution_type": "TF", "number_of_workers": 1}),
-        ("keras_horovod", {**MPI, "min_workers": 1}),
-        ("torch_horovod", MPI),
-        ("torch_classifier", {"distribution_type": "PyTorch", "number_of_workers": 1}),
+        # The shortest training of each trainer that no demo starts by its command line.
+        pytest.param("keras_horovod", {**MPI, "min_workers": 1}, marks=pytest.mark.command_line),
+        pytest.param("torch_horovod", MPI, marks=pytest.mark.command_line),
+        pytest.param(
+            "torch_classifier",
+            {"distribution_type": "PyTorch", "number_of_workers": 1},
+            marks=pytest.mark.command_line,
+        ),
     ],
     ids=["MultiWorkerMirrored", "ParameterServer", "Horovod elastic", "Horovod torch", "DDP"],
 )

@@ -41,7 +41,7 @@ def users(tmp_path_factory, write_dataset):
 
 @pytest.fixture(scope="module")
 def train(users):
-    def train_one(folder, parameters, tell, workers=2, servers=2):
+    def train_one(folder, parameters, tell, servers=2):
         request = Request(
             train_uri=str(users / "train"),
             validation_uri=str(users / "validation"),
@@ -51,7 +51,7 @@ def train(users):
             train_parameters=parameters,
             distribution_specification={
                 "distribution_type": "TF",
-                "number_of_workers": workers,
+                "number_of_workers": 1,
                 "number_of_parameter_servers": servers,
             },
             identity=(str(folder),),
@@ -66,7 +66,7 @@ def small(train, tmp_path_factory):
     """Train a table twice, the first time with a kill; return the lines of both, the second outcome and the folder."""
     folder, show, again = tmp_path_factory.mktemp("small"), KillOnce("ps-0", "epoch 2/4"), []
     train(folder, {**SMALL, "epochs": 4}, StepLog(show))
-    outcome = train(folder, {**SMALL, "epochs": 6}, into(again), workers=1, servers=1)
+    outcome = train(folder, {**SMALL, "epochs": 6}, into(again), servers=1)
     return show.lines, again, outcome, folder
 
 
@@ -95,7 +95,7 @@ def test_a_partitioned_table_learns_resumes_and_is_evaluated(small, users):
 def test_no_process_has_the_whole_table_in_memory(small, train, tmp_path):
     """Checkpoints and the model are written in parts."""
     lines = []
-    outcome = train(tmp_path, LARGE, into(lines), workers=1)
+    outcome = train(tmp_path, LARGE, into(lines))
     assert partitions(lines) == [("1500001", SERVER + "0"), ("1500000", SERVER + "1")]
     # Peak memory compared with a process of the same role and a small table, as a part of the large table.
     replicas, with_small_table = outcome.status.replicas, small[2].status.replicas

@@ -85,9 +85,9 @@ def accuracy(model, digits):
     return (probabilities.argmax(axis=1) == digits.test_labels).mean()
 
 
-def test_a_master_and_workers_resume_after_a_kill_and_save_one_model(run, digits, tmp_path, monkeypatch):
+def test_a_master_and_a_worker_resume_after_a_kill_and_save_one_model(run, digits, tmp_path, monkeypatch):
     hold(monkeypatch, tmp_path, 2 * STEPS + 5)
-    facts, model = run(PROGRAM, PARAMETERS, "worker-1")
+    facts, model = run(PROGRAM, PARAMETERS, "worker-0", number_of_workers=1)
     assert facts[-1].succeeded, text(facts)
     assert epochs(facts) == list(range(1, EPOCHS + 1)), "no epoch comes again, because its checkpoint is stored"
     assert {name for name, _ in lines(facts, "^epoch")} == {"master-0"}
@@ -100,7 +100,7 @@ def test_a_master_and_workers_resume_after_a_kill_and_save_one_model(run, digits
     assert evaluation.scores.accuracy == pytest.approx(manifest.metrics["val_accuracy"])
     assert evaluation.scores.loss == pytest.approx(manifest.metrics["val_loss"], rel=1e-3)
     assert [fact.text for fact in facts if isinstance(fact, JobEvent) and "restart" in fact.text] == [
-        "restart 1 of 3: all replicas (worker-1 failed)"
+        "restart 1 of 3: all replicas (worker-0 failed)"
     ]
 
 
