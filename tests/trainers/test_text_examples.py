@@ -30,10 +30,10 @@ pytestmark = pytest.mark.takes(63)
 
 LEAST_ACCURACY = 0.85
 """On the 400 validation texts. Guessing has 0.25, and no program has more than some 0.98: the hints contradict each
-other. text_classification had 0.975, and fine_tuning of a BERT with random weights 0.9325 when it was resumed."""
+other. text_classification had 0.975, and fine_tuning of a BERT with random weights 0.965 when it was resumed."""
 
 FIRST, ALL = "first", "all"
-EPOCHS = {text_classification: {FIRST: 2, ALL: 6}, fine_tuning: {FIRST: 3, ALL: 8}}
+EPOCHS = {text_classification: {FIRST: 2, ALL: 6}, fine_tuning: {FIRST: 2, ALL: 5}}
 """Number of epochs of the first training, and with those of the training that resumes from its checkpoint."""
 
 RANKS = ("master-0", "worker-0")
@@ -124,7 +124,7 @@ def trained_by(messages, tmp_path_factory, request):
         python, parameters = None, {}
         if function is fine_tuning:
             python = environment("transformers")
-            parameters = {"pretrained": str(request.getfixturevalue("tiny_bert")), "learning_rate": 1e-3}
+            parameters = {"pretrained": str(request.getfixturevalue("tiny_bert")), "learning_rate": 2e-3}
         epochs = EPOCHS[function]
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("KFP_DISTRIBUTED_PYTORCH_PYTHON", str(python or trainer_python("pytorch")))
