@@ -94,21 +94,33 @@ def test_an_elastic_training_continues_without_the_worker_of_rank_0(start, api, 
 @pytest.mark.mpi("v1")
 @pytest.mark.takes(75)
 def test_a_launcher_of_an_elastic_training_that_dies_restarts(start, api, mpi_namespace, image_name):
-    """Ranks can continue without their launcher, but must end before the next ones use their folders.
-
-    Then a worker is lost, with which fewer than min_workers are left, and no restart.
-    """
-    program = {"trainer": "keras_horovod", "image": image_name("horovod")}
-    keys = {**ELASTIC, "number_of_workers": 2, "min_workers": 2, "restart_limit": 1}
-    step = start(program, keys, {"epochs": 2000, "batch_size": 130}, namespace=mpi_namespace, pause=0.1)
+    """Ranks can continue without their launcher, but must end before the next ones use their folders."""
+    program, epochs = {"trainer": "keras_horovod", "image": image_name("horovod")}, 30
+    keys = {**ELASTIC, "number_of_workers": 2, "min_workers": 1, "restart_limit": 1}
+    step = start(program, keys, {"epochs": epochs, "batch_size": 130}, namespace=mpi_namespace, pause=0.1)
     step.wait_for(r"\] epoch 3/", 500)
-    ended, before = time.time(), len(step.lines)
+    ended = time.time()
     end(api, mpi_namespace, pod_of(api, step, "launcher"))
     step.assert_logged_within(SECONDS, ended, "^launcher-0: failed")
-    step.wait_for("rank 0 of 2 has .* after epoch", 500, after=before)
-    first, second = (int(epoch) for epoch in re.findall(r"rank 0 of 2 .* after epoch (\d+)", step.log))
-    assert first == 0 < 3 <= second, "must resume from the checkpoint"
-    step.wait_for(r"\] epoch ", 500, after=len(step.lines))
+    verdict = step.verdict(600)
+    assert verdict["succeeded"], step.log
+    starts = [
+        int(match[1]) for _, text in step.lines if (match := re.search(r"rank 0 of 2 .* after epoch (\d+)", text))
+    ]
+    assert len(starts) == 2, step.log
+    assert starts[0] == 0 < 3 <= starts[1] < epochs, "must resume from the checkpoint"
+    (metrics,) = verdict["metrics"].values()
+    assert [epoch["epoch"] for epoch in metrics] == list(range(1, epochs + 1))
+    assert step.log.count(" saved to ") == 1
+    assert left_behind(step) == []
+
+
+@pytest.mark.mpi("v1")
+def test_an_elastic_training_with_fewer_than_min_workers_fails(start, api, mpi_namespace, image_name):
+    program = {"trainer": "keras_horovod", "image": image_name("horovod")}
+    keys = {**ELASTIC, "number_of_workers": 2, "min_workers": 2, "restart_limit": 0}
+    step = start(program, keys, {"epochs": 2000}, namespace=mpi_namespace, pause=0.1)
+    step.wait_for(r"\] epoch 3/", 500)
     api.delete_namespaced_pod(f"{step.name}-worker-1", mpi_namespace, grace_period_seconds=0)
     verdict = step.verdict(300)
     assert not verdict["succeeded"], step.log
