@@ -97,6 +97,19 @@ def test_a_number_is_learned_and_saved_in_its_own_unit(data, alone, trainer):
 
 
 @pytest.mark.parametrize("trainer", ["keras_classifier", "torch_classifier"])
+def test_numbers_that_32_bit_floats_take_for_0_are_predicted(write_dataset, tmp_path, trainer):
+    label = Label("mass", (), "regression", 2e-49, 1e-49)
+    for split, rows, seed in (("train", 301, 0), ("validation", 100, 1)):
+        arrays, prices = table(rows, seed)
+        masses = label.mean + (prices - LABEL.mean) / LABEL.std * label.std
+        write_dataset(tmp_path / split, COLUMNS, arrays, masses, (), [rows], split, label)
+    predict = answers_of(train(tmp_path, tmp_path, trainer, {}, epochs=12).model, "prediction")
+    inputs = np.column_stack([array.to_numpy(zero_copy_only=False) for array in arrays]).astype(np.float32)
+    errors = (predict(inputs)[:, 0] - masses) / label.std
+    assert np.sqrt(np.mean(errors**2)) < 0.4
+
+
+@pytest.mark.parametrize("trainer", ["keras_classifier", "torch_classifier"])
 def test_a_model_puts_the_number_of_the_manifest_in_the_place_of_a_gap(alone, trainer):
     predict, nan = answers_of(alone(trainer).model, "prediction"), math.nan
     gaps, filled = [[nan, 30, 1], [600, nan, 1], [nan, nan, 2]], [[480, 30, 1], [600, 20, 1], [480, 20, 2]]
