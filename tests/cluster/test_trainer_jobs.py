@@ -181,7 +181,7 @@ def condition_of(run, seconds=300):
 def ranks_of(run):
     """Return the ranks that each replica printed."""
     names = train_job_names(run.job).replicas
-    return {name: sorted(re.findall(r"\brank (\d of \d) ", "\n".join(run.log_of(name)))) for name in names}
+    return {name: sorted(re.findall(r"\brank (\d of \d)", "\n".join(run.log_of(name)))) for name in names}
 
 
 PRINTS_RANK = """\
