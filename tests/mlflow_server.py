@@ -29,7 +29,7 @@ from pathlib import Path
 from mlflow.server import app
 from mlflow.server.auth import create_app
 from werkzeug.serving import run_simple
-Path("process").write_text(str(os.getpid()))
+Path("process-" + sys.argv[1]).write_text(str(os.getpid()))
 run_simple("127.0.0.1", int(sys.argv[1]), create_app(app), threaded=True)
 """
 
@@ -49,11 +49,13 @@ class MlflowServer:
     Attributes:
         address: Its URL.
         process: Its process.
-        folder: Its folder.
+        port: Its port.
+        folder: Its folder, which several servers may share.
     """
 
     def __init__(self, port: int, process: "subprocess.Popen[str]", folder: Path) -> None:
         self.address = f"http://127.0.0.1:{port}"
+        self.port = port
         self.process = process
         self.folder = folder
 
@@ -95,7 +97,7 @@ class MlflowServer:
     def hanging(self) -> Iterator[None]:
         """Stop the process for the block: connections are accepted, but get no answer."""
         # The process that a test has started may be the client of a fork, which cannot pass the signal on.
-        number = int((self.folder / "process").read_text())
+        number = int((self.folder / f"process-{self.port}").read_text())
         os.kill(number, signal.SIGSTOP)
         try:
             yield

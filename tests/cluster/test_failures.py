@@ -11,8 +11,8 @@ import uuid
 from pathlib import Path
 
 import pytest
-from cluster.jobs import SECONDS, both_operators, left_behind
-from cluster.test_launch import function
+from cluster.jobs import SECONDS, both_operators, delete_job, left_behind
+from cluster.test_launch import ALONE, function
 from kubernetes import client
 
 from kfp_distributed.storage import credentials_from_environment, open_store
@@ -142,6 +142,15 @@ def test_out_of_memory_ends_the_job_at_the_restart_limit(start):
     program = function("print('allocating', flush=True)\ndata = bytearray(2 * 1024 ** 3)\nprint(len(data))")
     step = start(program, {**TF, "worker_memory": "400Mi", "restart_limit": 1})
     failed(step, "exit code 137", "OOMKilled", "restart_limit=1", since=r"\] allocating")
+
+
+@both_operators
+def test_the_deletion_of_a_job_ends_the_step(start):
+    step = start(function("import time\nprint('begun', flush=True)\ntime.sleep(300)"), ALONE)
+    step.wait_for("begun")
+    deleted = time.time()
+    delete_job(step)
+    failed(step, f"{step.kind} was deleted", since=deleted)
 
 
 def test_progress_timeout_ends_a_training_that_hangs(start):

@@ -1,4 +1,4 @@
-"""Replicas that the kubelet evicts because they exceed their limit of disk."""
+"""Replicas that the kubelet ends because they exceed their limits of memory or disk."""
 
 import re
 
@@ -9,6 +9,24 @@ from cluster.test_launch import function
 from step_lines import brief_lines
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+PS_ALLOCATES = """\
+import os, time
+if os.environ["KFP_DISTRIBUTED_REPLICA"] == "ps-0":
+    print("allocating", flush=True)
+    print(len(bytearray(2 * 1024**3)))
+time.sleep(300)"""
+
+
+def test_a_parameter_server_out_of_memory_ends_the_job(start):
+    distribution = {"number_of_workers": 1, "number_of_parameter_servers": 1, "ps_memory": "400Mi", "restart_limit": 1}
+    step = start({"command": ["python3", "-c", PS_ALLOCATES]}, {**TF, **distribution})
+    causes = ("ps-0 failed with exit code 137", "OOMKilled", "restart_limit=1")
+    cause = failed(step, *causes, since=r"\] allocating")
+    # No other replica is named.
+    assert set(brief_lines(cause)[:-1]) == {"[ps-0] allocating"}
+    assert "Then failed" not in cause
+
 
 EVICTED = "Evicted: Pod ephemeral local storage usage exceeds the total limit of containers 50Mi"
 

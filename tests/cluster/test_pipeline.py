@@ -100,7 +100,7 @@ def test_a_training_ends_with_the_local_process_of_its_pipeline(
         folder = tmp_path / name.replace(" ", "-")
         folder.mkdir()
         kubeconfig = in_namespace(os.environ["KUBECONFIG"], open_namespace, folder)
-        environment = {**os.environ, **store_environment, "KUBECONFIG": kubeconfig}
+        environment = {**os.environ, **store_environment, "KUBECONFIG": kubeconfig, "PYTHONUNBUFFERED": "1"}
         command = [sys.executable, "-c", PIPELINE, f"s3://{bucket}/laptop", trainer_image]
         options = {"cwd": folder, "env": environment, "start_new_session": True}
         file = folder / "log"

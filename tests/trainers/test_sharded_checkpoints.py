@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -41,7 +42,9 @@ def train(
     model_dir, steps: int, go: str = "", stop: str = "", width: int = 510, waits: bool = False, fails: bool = False
 ):
     """Train a network of two matrices that are divided among the ranks. Save a sharded checkpoint after each step."""
+    import os
     import time
+    from datetime import timedelta
     from pathlib import Path
 
     import torch
@@ -52,7 +55,8 @@ def train(
 
     from kfp_distributed.trainers.torch_checkpoint import is_ending, load_sharded, save_sharded
 
-    dist.init_process_group("gloo")
+    # Gloo may miss the end of a killed rank. Then the others wait for this long.
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     rank, ranks = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(width, width, bias=False), nn.ReLU(), nn.Linear(width, width, bias=False))
@@ -69,6 +73,7 @@ def train(
         values = [tensor.detach().full_tensor().double().flatten() for tensor in tensors]
         return sum(float((value * torch.linspace(1, 2, len(value), dtype=torch.double)).sum()) for value in values)
 
+    print(f"process {os.getpid()}")
     print(f"begins with step {first}, seen {int(seen)}, total {total() if first > 1 else 0:.9e}", flush=True)
     if fails:
         raise ValueError("fails after its load")
@@ -135,6 +140,11 @@ class Ranks:
 
     def wait(self):
         return [process.wait(timeout=300) for process in self.running]
+
+    def kill(self, rank):
+        """Kill the process of a rank itself, whose client would end before it, and wait for its end."""
+        os.kill(int(re.search(r"^process (\d+)", self.text(rank), re.MULTILINE)[1]), signal.SIGKILL)
+        assert self.running[rank].wait(timeout=300) == -signal.SIGKILL
 
     def wait_for(self, text, rank=0, seconds=300):
         until = time.monotonic() + seconds
@@ -237,8 +247,7 @@ def test_rank_that_is_killed_during_its_upload_leaves_no_complete_checkpoint(
     with hanging(object_store):
         (tmp_path / "go").touch()
         ranks.wait_for("step 2 pause", rank=1)
-        ranks.running[1].kill()
-        ranks.running[1].wait()
+        ranks.kill(1)
     # The other one stores its part, but the checkpoint remains incomplete.
     assert ranks.wait()[0] == PEER_LOST, ranks.text()
     assert complete_checkpoints(checkpoints) == ["00000001"]
