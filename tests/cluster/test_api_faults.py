@@ -19,11 +19,11 @@ ROWS = 150
 
 # The leader waits at the end, because lines that other workers print after the end of the leader are not read.
 COUNTS = f"""\
-import json, os, time
+import os, time
 for row in range({ROWS}):
     print("row", row, flush=True)
     time.sleep(0.2)
-if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 0:
+if os.environ["KFP_DISTRIBUTED_REPLICA"] == "worker-0":
     time.sleep(20)"""
 
 
