@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from kfp_distributed.components.model_versions.claims import Claim
@@ -60,8 +61,14 @@ def killed(request, bucket, make_model):
             assert process.poll() is None
             time.sleep(0.01)
     finally:
+        ports = {connection.laddr.port for connection in psutil.Process(process.pid).net_connections("tcp")}
         process.kill()
         process.wait()
+    # The server may still store what it has received.
+    while ports & {
+        c.raddr.port for c in psutil.net_connections("tcp") if c.raddr and c.status in ("ESTABLISHED", "CLOSE_WAIT")
+    }:
+        time.sleep(0.05)
     assert not store.exists("digits/1/saved_model.pb")
     return store
 
