@@ -378,7 +378,8 @@ def test_snapshots_of_an_earlier_start_are_deleted(folder):
 
 
 def test_a_fork_deletes_no_snapshots(folder):
-    keep(folder, Sender())
+    send = Sender()
+    keep(folder, send)
     write(folder, "a", "1")
     commit()
     if not (child := os.fork()):
@@ -388,6 +389,8 @@ def test_a_fork_deletes_no_snapshots(folder):
     assert folder.with_name("folder-snapshots").exists()
     delete_snapshots()
     assert not folder.with_name("folder-snapshots").exists()
+    send.go.set()
+    flush()  # The upload has ended. Otherwise the next test that calls flush in this process would wait for it.
 
 
 def test_the_keras_trainers_replace_the_files_of_their_checkpoint(folder):
