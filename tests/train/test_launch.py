@@ -406,6 +406,16 @@ def test_a_permanent_failure_of_a_rank_ends_the_job_although_the_launcher_restar
     )
 
 
+def test_the_permanent_failure_of_a_rank_is_the_reason_although_the_restart_limit_is_reached():
+    runner = FakeRunner(
+        LogLine(2, "launcher-0", "  Process name: [[51234,1],1]"),
+        ReplicaChanged(3, "launcher-0", "failed", 1),
+        JobEnded(4, False, "Restart limit reached (restart_limit=1).", 3.5),
+    )
+    job = make_job(["unused"], {"distribution_type": "MPI", "restart_limit": 1})
+    assert follow_job(runner, job, into([])).ended == JobEnded(4, False, FOR_GOOD, 3.5)
+
+
 def test_a_step_that_is_repeated_after_its_model_was_saved_returns_the_model(data, tmp_path):
     """As the retry of a step that was killed after its job had ended and before KFP had recorded its outputs."""
     program = FIT["source"] + f"    with open('{tmp_path}/trainings', 'a') as file:\n        file.write('1')\n"

@@ -186,6 +186,25 @@ def test_an_elastic_mpi_job_continues_without_a_worker():
     assert object_facts.end == (False, "Restart limit reached (restart_limit=0).")
 
 
+@pytest.mark.parametrize("checkpoints", [("", "", ""), ("3", "3", "3"), ("", "3", "3"), ("3", "4", "4")])
+@pytest.mark.parametrize("keys", [{}, {"min_workers": 2}])
+def test_an_mpi_launcher_restarts_up_to_the_limit_whatever_its_exit_code(keys, checkpoints):
+    """A newer checkpoint sets the count to 0. The operator does not restart a launcher at restart_limit 0."""
+    specification = {"distribution_type": "MPI", "number_of_workers": 2, "restart_limit": 1, **keys}
+    object_facts, ends = ObjectFacts(make_job(["unused"], specification), "MPIJob"), []
+    for start, (code, checkpoint) in enumerate(zip((143, 1, 1), checkpoints, strict=True)):
+        object_facts.judge.checkpoint = checkpoint
+        for main in ({"running": {}}, terminated(code)):
+            launcher = pod_of(0, "launcher", phase="Running", main=main)
+            launcher["metadata"]["labels"]["training.kubeflow.org/replica-type"] = "launcher"
+            launcher["status"]["containerStatuses"][0]["restartCount"] = start
+            list(object_facts.update_pod(launcher))
+        ends.append(object_facts.end)
+    restarts = 2 if checkpoints[1] > checkpoints[0] else 1
+    assert ends == [*[None] * restarts, *[(False, "Restart limit reached (restart_limit=1).")] * (3 - restarts)]
+    assert not object_facts.can_restart
+
+
 def test_removing_workers_from_an_elastic_pytorch_job_does_not_count_as_restarts():
     distribution = {"distribution_type": "PyTorch", "number_of_workers": 2, "min_workers": 1, "restart_limit": 1}
     object_facts = ObjectFacts(make_job(["unused"], distribution), "PyTorchJob")

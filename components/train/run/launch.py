@@ -4,7 +4,7 @@ import select
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import chain
 
@@ -255,7 +255,11 @@ def follow_job(runner: Runner, job: TrainingJob, tell: Callable[[Fact], object])
             end_reason = expired_budget(status, spec, fact.time) or final_failure(status, spec)
             if _reader_is_gone():
                 end_reason = "Nobody reads the output of this step any more."
-        events.append(JobEnded(fact.time, False, end_reason) if end_reason else fact)
+        if isinstance(fact, JobEnded) and not fact.succeeded:
+            # The runner may have reached the restart limit first.
+            events.append(replace(fact, reason=final_failure(status, job.specification) or fact.reason))
+        else:
+            events.append(JobEnded(fact.time, False, end_reason) if end_reason else fact)
         status = reduce(advance, events, status)
         for event in events:
             tell(event)

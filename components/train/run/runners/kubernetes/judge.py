@@ -132,9 +132,12 @@ class Judge:
         if cause == "outage":
             return ""
         if not self._is_retried(failure):
-            # The operator decides, but that of MPIJob v2beta1 lets the kubelet restart such a worker for ever.
-            is_mpi_worker = self.job.topology.distribution_type == "MPI" and failure.replica != self.job.topology.leader
-            return FOR_GOOD if is_mpi_worker else ""
+            is_mpi = self.job.topology.distribution_type == "MPI"
+            if is_mpi and failure.replica != self.job.topology.leader:
+                return FOR_GOOD  # The operator of MPIJob v2beta1 lets the kubelet restart such a worker for ever.
+            # The operator decides. That of an MPIJob restarts a launcher whatever its exit code is.
+            if not (is_mpi and self.job.specification.restart_limit):
+                return ""
         self.restarts = self.restarts.after_failure(self.checkpoint)
         return "" if self.restarts.can_restart([failure.replica]) else self.restarts.restart_limit_reached
 
