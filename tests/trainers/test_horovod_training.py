@@ -17,6 +17,7 @@ from mpi_jobs import kill_rank
 
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.trainers.runtime.feed import plan_epoch
+from kfp_distributed.trainers.runtime.job_description import STORE_AWAY
 
 pytestmark = pytest.mark.takes(60)
 
@@ -188,3 +189,31 @@ exec "{python}" "$@"
     outcome, lines = train(digits, tmp_path, 2, program=program)
     assert [entry.path for entry in outcome.model.files] == ["weights"]
     assert {line for line in lines if line.endswith("ran")} == {"[worker-0] ran", "[worker-1] ran"}
+
+
+# Rank 1 of the first start ends as after an outage of the object store, while rank 0 trains.
+ENDS_IN_AN_OUTAGE = f"""
+def fit(model_dir, folder: str):
+    import os, time
+    from pathlib import Path
+    begun, ended = Path(folder, "begun"), Path(folder, "ended")
+    if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
+        if not begun.exists():
+            begun.touch()
+            time.sleep(300)
+        Path(model_dir, "weights").touch()
+    while not begun.exists():
+        time.sleep(0.05)
+    if not ended.exists():
+        ended.touch()
+        os._exit({STORE_AWAY})
+"""
+
+
+def test_an_outage_of_the_object_store_counts_for_no_limit(digits, tmp_path):
+    program, parameters = {"function": "fit", "source": ENDS_IN_AN_OUTAGE}, {"folder": str(tmp_path)}
+    outcome, lines = train(digits, tmp_path, 2, program=program, parameters=parameters, restart_limit=0)
+    assert [entry.path for entry in outcome.model.files] == ["weights"]
+    assert [line for line in lines if line.startswith("restart")] == [
+        "restart: all replicas (launcher-0: the object store did not answer)"
+    ]
