@@ -1,9 +1,14 @@
-"""The end of a replica whose program has left threads or processes."""
+"""The end of a replica whose program has left threads or processes, and of processes that its program ends."""
 
+import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
+from environments import trainer_python
+from process_hygiene import started
 
 pytestmark = pytest.mark.takes(4)
 
@@ -67,3 +72,130 @@ def test_threads_and_processes_that_outlive_their_program(parts, lines, code):
     assert [line for line in done.stderr.splitlines() if line.endswith("for a reason")] == [
         text for part, text in (("exit", "for a reason"), ("raise", "ValueError: for a reason")) if part in parts
     ]
+
+
+CHILDREN = """
+import multiprocessing, os, signal, subprocess, sys, threading, time
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from kfp_distributed.trainers.runtime import ending
+
+def write_and_sleep(file):
+    os.write(file, b"x")
+    time.sleep(1000)
+
+def terminated(start_method):
+    process = multiprocessing.get_context(start_method).Process(target=time.sleep, args=(1000,))
+    process.start()
+    process.terminate()
+    process.join()
+    return process.exitcode
+
+def of_a_thread():
+    codes = []
+    thread = threading.Thread(target=lambda: codes.append(terminated("fork")))
+    thread.start()
+    thread.join()
+    return codes[0]
+
+def of_a_pool():
+    read, write = os.pipe()
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        [pool.apply_async(write_and_sleep, (write,)) for _ in range(2)]
+        [os.read(read, 1) for _ in range(2)]
+        workers = multiprocessing.active_children()
+    [worker.join() for worker in workers]
+    return workers[0].exitcode
+
+def of_an_executor():
+    executor = ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
+    sleeps = executor.submit(time.sleep, 1000)
+    [worker] = multiprocessing.active_children()
+    worker.terminate()
+    try:
+        sleeps.result()
+    except BrokenProcessPool:
+        worker.join()
+        return worker.exitcode
+
+def of_subprocess():
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+    child.terminate()
+    return child.wait()
+
+def of_a_child_of_a_child():
+    child = multiprocessing.get_context("fork").Process(target=lambda: sys.exit(10 - terminated("fork")))
+    child.start()
+    child.join()
+    return 10 - child.exitcode
+
+def with_its_own_handler():
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(5))
+    read, write = os.pipe()
+    child = multiprocessing.get_context("fork").Process(target=write_and_sleep, args=(write,))
+    child.start()
+    os.read(read, 1)
+    child.terminate()
+    child.join()
+    return child.exitcode
+
+def of_a_data_loader():
+    import torch
+    class Rows(torch.utils.data.Dataset):
+        def __len__(self):
+            return 2
+        def __getitem__(self, index):
+            if index:
+                time.sleep(1000)
+            return index
+    rows = iter(torch.utils.data.DataLoader(Rows(), num_workers=2, multiprocessing_context="fork"))
+    next(rows)
+    workers = multiprocessing.active_children()
+    workers[1].terminate()
+    try:
+        next(rows)
+    except RuntimeError as error:
+        assert "DataLoader worker" in str(error), error
+        return workers[1].exitcode
+
+def main():
+    ending.end_on_sigterm()
+    print(eval(sys.argv[1]), flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(1000)
+
+ending.run_to_end(main) if __name__ == "__main__" else None
+"""
+
+
+@pytest.mark.parametrize(
+    ("child", "code"),
+    [
+        ("terminated('fork')", -signal.SIGTERM),
+        ("terminated('spawn')", -signal.SIGTERM),
+        ("of_a_thread()", -signal.SIGTERM),
+        ("of_a_pool()", -signal.SIGTERM),
+        ("of_an_executor()", -signal.SIGTERM),
+        ("of_subprocess()", -signal.SIGTERM),
+        ("of_a_child_of_a_child()", -signal.SIGTERM),
+        ("of_a_data_loader()", 0),  # PyTorch handles a SIGTERM of the parent so.
+        ("with_its_own_handler()", 5),
+    ],
+)
+def test_a_child_that_its_program_ends_does_not_end_the_replica(tmp_path, library_archive, child, code):
+    """SIGTERM ends the child, as without this library, and only that of the replica itself ends the replica."""
+    (tmp_path / "program.py").write_text(CHILDREN)
+    python = trainer_python("pytorch") if "loader" in child else sys.executable
+    argv = [str(python), str(tmp_path / "program.py"), child]
+    output, environment = tmp_path / "output", {**os.environ, "PYTHONPATH": str(library_archive)}
+    with (
+        output.open("w") as file,
+        started(argv, stdout=file, stderr=file, env=environment, cwd=tmp_path, start_new_session=True) as process,
+    ):
+        try:
+            ended = process.wait(120)
+        finally:
+            with suppress(ProcessLookupError):  # A child that ignores the signal outlives the replica.
+                os.killpg(process.pid, signal.SIGKILL)
+    own = 5 if "handler" in child else 128 + signal.SIGTERM
+    assert (output.read_text(), ended) == (f"{int(code)}\n", own)

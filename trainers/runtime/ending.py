@@ -38,12 +38,34 @@ def end_on_sigterm() -> None:
     If the leader of the job saves a checkpoint at such a time, this process ends after it.
 
     Python runs signal handlers in the main thread between two bytecodes, which may take forever. Therefore a thread
-    waits for the byte that the C handler writes. A command receives the signal, and this process ends after it.
+    waits for the byte that the C handler writes. A command receives the signal, and this process ends after it. A fork
+    of this process, such as a worker that loads rows, ends at SIGTERM as any process does.
     """
     readable, writable = os.pipe()
     os.set_blocking(writable, False)
-    signal.signal(signal.SIGTERM, lambda number, frame: None)
+
+    def ignore(number: int, frame: object) -> None:
+        pass
+
+    masks = threading.local()
+
+    def block() -> None:
+        masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.before)
+
+    def restore_defaults() -> None:
+        # The program may have set others.
+        if signal.getsignal(signal.SIGTERM) is ignore:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if (current := signal.set_wakeup_fd(-1)) != writable:
+            signal.set_wakeup_fd(current)
+        unblock()
+
+    signal.signal(signal.SIGTERM, ignore)
     signal.set_wakeup_fd(writable)
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=restore_defaults)
 
     def wait() -> None:
         while os.read(readable, 1)[0] != signal.SIGTERM:
