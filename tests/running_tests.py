@@ -1,7 +1,7 @@
 """Record when each test starts and ends, so that a run that is killed shows what it was running.
 
-The file of the variable TESTS_RECORD gets a line `SECONDS start TEST` or `SECONDS end TEST` for each, with the seconds
-since 1970. tools/flaky_tests.py sets the variable and reads the file.
+The file of the variable TESTS_RECORD gets a line `SECONDS start TEST` and `SECONDS end TEST` for each, with the seconds
+since 1970, and `SECONDS passed TEST` if it passes. tools/flaky_tests.py sets the variable and reads the file.
 """
 
 import os
@@ -24,6 +24,10 @@ class _Record:
 
     def pytest_runtest_logfinish(self, nodeid):
         self.add("end", nodeid)
+
+    def pytest_runtest_logreport(self, report):
+        if report.when == "call" and report.passed:
+            self.add("passed", report.nodeid)
 
     def add(self, event, nodeid):
         with self.path.open("a", encoding="utf-8") as file:

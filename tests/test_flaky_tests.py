@@ -39,9 +39,30 @@ def test_a_flaky_test_is_named_with_its_first_failure_and_does_not_fail_the_run(
     (tmp_path / "test_flaky.py").write_text(FLAKY.format(names=["one"]) + PASSING)
     first = run(tmp_path, "-q", *parallel, "test_flaky.py")
     assert first.returncode == 0, first.stdout
-    log = tmp_path / "results" / "flaky-1.log"
+    log = tmp_path / "results" / "output-1.log"
     assert "the cause of one" in log.read_text()
     assert run(tmp_path).stdout.splitlines()[-2:] == ["flaky", f"test_flaky.py::test_flaky[one]: {log}"]
+
+
+SKIPPED = """
+import pathlib
+import pytest
+
+def test_skipped():
+    file = pathlib.Path(__file__).with_name("operator-has-gone")
+    if file.exists():
+        pytest.skip("the cluster has no operator any more")
+    file.touch()
+    raise AssertionError
+"""
+
+
+@pytest.mark.parametrize("text", [BROKEN, SKIPPED], ids=["broken", "skipped when it runs again"])
+def test_a_flaky_test_is_named_although_another_one_is_broken(tmp_path, text):
+    (tmp_path / "test_these.py").write_text(FLAKY.format(names=["one"]) + text)
+    assert run(tmp_path, "-q", "test_these.py").returncode == 1
+    log = tmp_path / "results" / "output-1.log"
+    assert run(tmp_path).stdout.splitlines()[-2:] == ["flaky", f"test_these.py::test_flaky[one]: {log}"]
 
 
 def test_flaky_tests_of_several_runs_are_counted_together(tmp_path):
@@ -81,9 +102,11 @@ def test_a_summary_has_seconds_by_folder_and_the_longest_tests_first():
     record = [
         "10.0 start tests/a/test_one.py::test[x y]",
         "10.5 start tests/b/test_two.py::test",
+        "12.0 passed tests/a/test_one.py::test[x y]",
         "12.0 end tests/a/test_one.py::test[x y]",
         "12.0 start tests/a/test_one.py::test_more",
         "15.5 end tests/b/test_two.py::test",
+        "15.6",
     ]
     assert summary(record, 20.0) == [
         "seconds of tests, which ran side by side: tests/b 5, tests/a 2",
