@@ -13,6 +13,7 @@ import platform
 import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -99,8 +100,8 @@ def record_name(file: Path, paths: Iterable[str], root: Path, cache_folder: Path
     if missing := [str(path) for path in named if not path.exists()]:
         raise pytest.UsageError(f"of_libraries in {file} names {', '.join(missing)}, which does not exist")
     fixtures = [folder / "conftest.py" for folder in file.parents if folder.is_relative_to(root)]
-    sources = {path for folder in named for path in folder.rglob("*") if "__pycache__" not in path.parts}
-    _add_with_imports([file, *fixtures, *named], root, sources)
+    sources: set[Path] = set()
+    _add_with_imports([file, *fixtures, *named, *chain.from_iterable(map(_files_of, named))], root, sources)
     pins = [root / "pyproject.toml", root / "images" / "environment.py", *root.glob("images/*/requirements.txt")]
     contents = {str(path.relative_to(root)): _hash(path) for path in [*sources, *pins] if path.is_file()}
     # The Python of a worktree may be that of another one, and import the library from there.
@@ -124,6 +125,13 @@ def _add_with_imports(files: Iterable[Path], root: Path, found: set[Path]) -> No
                     modules = [folder.joinpath(*parts[: count + 1]) for count in range(len(parts))]
                     _add_with_imports([module.with_suffix(".py") for module in modules], root, found)
                     _add_with_imports([module / "__init__.py" for module in modules], root, found)
+                    # The programs of a package of tests are started, not imported.
+                    if name not in of_library and modules and (modules[0] / "__init__.py").is_file():
+                        _add_with_imports(_files_of(modules[0]), root, found)
+
+
+def _files_of(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if "__pycache__" not in path.parts]
 
 
 @cache  # Most files of the library are read for each file of tests.

@@ -1,8 +1,8 @@
 """Run pytest, and run tests that failed once more, alone, so that a flaky test is named and does not stop a merge.
 
-`python tools/flaky_tests.py FOLDER ARGUMENTS` runs `pytest ARGUMENTS`. If one or two tests fail, each of them runs again
-in a process of its own. Those that pass then are flaky: FOLDER/flaky.txt gets their names, and FOLDER/output-N.log is the
-first output. All runs with the same FOLDER together may have two flaky tests.
+`python tools/flaky_tests.py FOLDER ARGUMENTS` runs `pytest ARGUMENTS`. If one or two tests fail, each of them runs
+again in a process of its own. Those that pass then are flaky: FOLDER/flaky.txt gets their names, and the file
+FOLDER/output-N.log is the first output. All runs with the same FOLDER together may have two flaky tests.
 
 `python tools/flaky_tests.py FOLDER` prints what these runs took: the seconds of all tests by folder, the longest tests,
 and those that had not ended, as if a run was stopped. It ends with the names of flaky tests.
