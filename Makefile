@@ -54,7 +54,7 @@ check: $(STAMP) lint types  ## runs lint, types and all tests that take no secon
 # Debian's PyTorch has half a gigabyte, a fourteenth of pip's. It computes many times slower without OpenBLAS. Horovod is
 # compiled against the headers. Tests open the reports and the documentation in chromium.
 DEBIAN_PACKAGES = python3-torch python3-numpy python3-venv libopenblas0-pthread libtorch-dev pybind11-dev \
-	libprotobuf-dev chromium
+	libprotobuf-dev chromium openssl
 INSTALL = apt-get -qq update && apt-get -qq install --no-install-recommends $(DEBIAN_PACKAGES)
 
 debian-packages:

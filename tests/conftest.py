@@ -14,7 +14,7 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmarks" / "stub"))
 # The folder of the examples.
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
 
-from environments import MISSING, chromium, hide_environments
+from environments import MISSING, hide_environments, program
 from playwright.sync_api import sync_playwright
 
 # By default, an example that takes more than 200 ms fails. On a busy machine any example may.
@@ -30,7 +30,7 @@ pytest_plugins = ["process_hygiene", "library_tests", "forked_replicas", "runnin
 @pytest.fixture(scope="module")
 def browser():
     """Return a browser. Only one may run at a time in a process, so it ends with its module."""
-    executable = chromium()
+    executable = program("chromium")
     with sync_playwright() as playwright:
         # Its own sandbox needs rights that containers and root do not have.
         browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])

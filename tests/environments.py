@@ -210,9 +210,9 @@ def hide_environments() -> None:
             os.environ[_PREFIX + variable] = os.environ.pop(variable)
 
 
-def chromium() -> str:
-    """Return the path of chromium. If it does not exist, the test is skipped, and fails in CI."""
-    return shutil.which("chromium") or _unavailable("chromium", "apt-get install chromium")
+def program(name: str) -> str:
+    """Return the path of a program, whose package has its name. Without it, the test is skipped, and fails in CI."""
+    return shutil.which(name) or _unavailable(name, f"apt-get install {name}")
 
 
 def _look_up(name: str, find: Callable[[], Path]) -> Path:

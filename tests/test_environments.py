@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from environments import TEST_ENVIRONMENTS, chromium, environment, trainer_python
+from environments import TEST_ENVIRONMENTS, environment, program, trainer_python
 
 from kfp_distributed.trainers.requirements import variable_of
 
@@ -32,7 +32,7 @@ def test_missing_chromium_skips_a_test_and_fails_it_in_ci(tmp_path, monkeypatch,
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CI", ci)
     with pytest.raises(outcome, match=r"^no chromium on this machine: apt-get install chromium$"):
-        chromium()
+        program("chromium")
 
 
 def test_make_environments_creates_all_environments():

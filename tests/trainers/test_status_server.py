@@ -10,6 +10,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from environments import program
 
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.progress import Progress
@@ -54,7 +55,7 @@ def certificates(tmp_path_factory):
     folder = tmp_path_factory.mktemp("certificates")
 
     def openssl(*arguments):
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+        subprocess.run([program("openssl"), *arguments], cwd=folder, check=True, capture_output=True)
 
     for name in ("ca", "other"):
         new = ("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}")
