@@ -60,13 +60,13 @@ def killed(request, bucket, make_model):
         while not request.param(keys_of(store)):
             assert process.poll() is None
             time.sleep(0.01)
+        connections = {(c.raddr, c.laddr) for c in psutil.Process(process.pid).net_connections("tcp") if c.raddr}
     finally:
-        ports = {connection.laddr.port for connection in psutil.Process(process.pid).net_connections("tcp")}
         process.kill()
         process.wait()
-    # The server may still store what it has received.
-    while ports & {
-        c.raddr.port for c in psutil.net_connections("tcp") if c.raddr and c.status in ("ESTABLISHED", "CLOSE_WAIT")
+    # The server may still store what it has received. These are the same connections at its side.
+    while connections & {
+        (c.laddr, c.raddr) for c in psutil.net_connections("tcp") if c.status in ("ESTABLISHED", "CLOSE_WAIT")
     }:
         time.sleep(0.05)
     assert not store.exists("digits/1/saved_model.pb")
