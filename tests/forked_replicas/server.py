@@ -120,6 +120,8 @@ class Server:
 
     def _end_fork(self, client: socket.socket, pid: int) -> None:
         """Kill a process whose client has ended. A client sends nothing."""
+        if self._clients.get(pid) is not client:  # It has ended at the same time, and its socket is closed.
+            return
         self._selector.unregister(client)
         kill(pid)
 

@@ -2,12 +2,16 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 
+import forked_replicas
 import psutil
 import pytest
 from forked_replicas import forked
+from process_hygiene import started
 
 from kfp_distributed.components import export_model
 from kfp_distributed.trainers import train_specification
@@ -92,3 +96,55 @@ def test_a_step_and_its_replicas_are_forks(tmp_path):
     )
     (path,) = tmp_path.glob("*/*.py")
     assert done.stdout == f"True True ['--component_module_path', '{path}', '--x'] {python}\n"
+
+
+SLEEP = "import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)"
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """Return the process of a server of this test alone. It has imported no frameworks."""
+    with started(["sleep", "600"]) as owner:
+        monkeypatch.setenv(forked_replicas._FOLDER, str(tmp_path))
+        monkeypatch.setenv(forked_replicas._FOLDER + "_OWNER", str(owner.pid))
+        monkeypatch.setattr(forked_replicas, "_IMPORTED", ("numpy",))
+        yield psutil.Process(parent_of_a_fork())
+
+
+def parent_of_a_fork():
+    program = "import os\nprint(os.getppid())"
+    return int(subprocess.run(forked(sys.executable, "-c", program), capture_output=True, check=True).stdout)
+
+
+@pytest.fixture
+def sleeping(server):
+    """Return the client of a fork that sleeps, and the fork."""
+    with started(forked(sys.executable, "-c", SLEEP), stdout=subprocess.PIPE) as client:
+        yield client, psutil.Process(int(client.stdout.readline()))
+
+
+@pytest.fixture
+def connect(server):
+    """Return a function that connects to the server as a client, and sends the size of a request and the request."""
+    with socket.socket(socket.AF_UNIX) as client:
+
+        def send(request=b"", size=0):
+            client.connect(forked(sys.executable)[-2])
+            socket.send_fds(client, [(size or len(request)).to_bytes(8, "big")], [0, 1, 2])
+            client.sendall(request)
+            return client
+
+        yield send
+
+
+def test_a_fork_and_its_client_may_end_at_once(server, sleeping, connect):
+    client, fork = sleeping
+    # The server waits for the rest of this request meanwhile. Then it learns of both ends at once.
+    other = connect(size=1)
+    time.sleep(0.2)
+    fork.kill()
+    time.sleep(0.2)
+    client.kill()
+    client.wait(60)
+    other.close()
+    assert parent_of_a_fork() == server.pid
