@@ -90,7 +90,8 @@ class Server:
         elif pid := os.fork():
             self._clients[pid] = client
             self._selector.register(client, selectors.EVENT_READ, pid)
-            client.sendall(pid.to_bytes(8, "big"))
+            with contextlib.suppress(OSError):  # Killed meanwhile. The selection returns the end of its socket.
+                client.sendall(pid.to_bytes(8, "big"))
         else:
             self._leave(client)
             return json.loads(data), streams

@@ -1,11 +1,13 @@
 """What tests see of a forked replica is what they would see of its command line."""
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import forked_replicas
 import psutil
@@ -148,3 +150,25 @@ def test_a_fork_and_its_client_may_end_at_once(server, sleeping, connect):
     client.wait(60)
     other.close()
     assert parent_of_a_fork() == server.pid
+
+
+def test_a_client_may_end_before_its_fork_exists(server, connect):
+    server.suspend()
+    client = connect(json.dumps(request("-c", SLEEP)).encode())
+    client.close()
+    server.resume()
+    assert parent_of_a_fork() == server.pid
+    wait_until(lambda: not server.children())
+
+
+def request(*arguments):
+    """Return what a client sends."""
+    python = f"{forked(sys.executable)[-2]}.bin/python"
+    return {"arguments": arguments, "environment": dict(os.environ), "folder": str(Path.cwd()), "python": python}
+
+
+def wait_until(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
