@@ -152,6 +152,10 @@ PYTORCH = {"distribution_type": "PyTorch", "number_of_workers": 1}
         ({**PYTORCH, "worker_gpus": 2}, ["4,5", "6,GPU-7"]),
         ({**PYTORCH, "worker_gpus": 3}, ["", ""]),
         ({"distribution_type": "TF", "number_of_workers": 2, "worker_gpus": 2}, ["", "", "", "4,5", "6,GPU-7"]),
+        (
+            {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 0, "worker_gpus": 2},
+            ["4,5", "6,GPU-7"],
+        ),
         ({"distribution_type": "MPI", "worker_gpus": 1}, ["4,5"]),
     ],
 )

@@ -10,6 +10,8 @@ import pytest
 from environments import trainer_python
 from process_hygiene import started
 
+from kfp_distributed.trainers.runtime.job_description import STORE_FAILED, STORE_UNREACHED
+
 pytestmark = pytest.mark.takes(4)
 
 PROGRAM = """
@@ -115,7 +117,7 @@ def of_an_executor():
     try:
         sleeps.result()
     except BrokenProcessPool:
-        worker.join()
+        executor.shutdown()  # Its thread has waited for the worker.
         return worker.exitcode
 
 def of_subprocess():
@@ -199,3 +201,19 @@ def test_a_child_that_its_program_ends_does_not_end_the_replica(tmp_path, librar
                 os.killpg(process.pid, signal.SIGKILL)
     own = 5 if "handler" in child else 128 + signal.SIGTERM
     assert (output.read_text(), ended) == (f"{int(code)}\n", own)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [("StoreAway", STORE_UNREACHED), ("StorageError", STORE_FAILED), ("ChecksumMismatch", 1), ("KeyNotFound", 1)],
+)
+def test_an_error_of_a_thread_ends_the_replica_as_one_of_its_program(tmp_path, error, code):
+    program = f"""
+from kfp_distributed.storage import errors
+from kfp_distributed.trainers.runtime.ending import end_after
+end_after(errors.{error}("http://store", "bucket", "part-00002.parquet", "a reason"))
+"""
+    argv = [sys.executable, "-c", program]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == code
+    assert "part-00002.parquet" in done.stderr.splitlines()[-1]

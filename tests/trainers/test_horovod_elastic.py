@@ -104,9 +104,10 @@ def test_all_ranks_restart_if_too_few_are_left(run):
     assert len(next(iter(outcome.metrics.values()))) == EPOCHS
 
 
-def test_a_user_function_that_fails(run):
-    program = {"command": ["python", "-c", "import os; os._exit(3)"]}
-    with pytest.raises(TrainingFailed, match=r"launcher-0 failed with exit code 3.*as a process of worker-\d did"):
+def test_a_command_that_fails(run):
+    program = {"command": ["python", "-c", "import os; print('no such column', flush=True); os._exit(3)"]}
+    cause = r"(?s)no such column.*launcher-0 failed with exit code 3.*as a process of worker-\d did"
+    with pytest.raises(TrainingFailed, match=cause):
         run(program, min_workers=1, slots_per_worker=2)
 
 

@@ -11,12 +11,13 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
+from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, StorageError
 from kfp_distributed.trainers.runtime import folder_uploads, sharded_uploads
 from kfp_distributed.trainers.runtime.cpython_internals import run_exit_functions
 from kfp_distributed.trainers.runtime.job_description import PREEMPTED
 from kfp_distributed.trainers.runtime.sampling import store_peak_memory
 from kfp_distributed.trainers.runtime.termination import await_leader, grace_seconds
-from kfp_distributed.trainers.runtime.unless_trained import STORE_SECONDS
+from kfp_distributed.trainers.runtime.unless_trained import STORE_SECONDS, exit_code
 
 LEFTOVER_SECONDS = 10.0
 """Seconds for which threads and child processes may outlive the program. Pools need milliseconds to shut down."""
@@ -112,6 +113,14 @@ def end(code: int) -> NoReturn:
     except Exception:  # noqa: BLE001 - the replica must end, even if no thread can be started
         traceback.print_exc()
     os._exit(code)
+
+
+def end_after(error: Exception) -> NoReturn:
+    """End the replica after an error of a thread, with the exit code and the traceback that its program would have."""
+    if isinstance(error, StorageError) and not isinstance(error, KeyNotFound | ChecksumMismatch):
+        end(exit_code(error))
+    traceback.print_exception(error)
+    end(1)
 
 
 def run_child(argv: list[str]) -> int:

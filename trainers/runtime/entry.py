@@ -31,6 +31,7 @@ from kfp_distributed.trainers.runtime.cluster import Rank, read_cluster, read_ra
 from kfp_distributed.trainers.runtime.downloads import observed
 from kfp_distributed.trainers.runtime.ending import (
     end,
+    end_after,
     end_on_sigterm,
     run_child,
     run_to_end,
@@ -301,19 +302,11 @@ def _serve(replica: ThisReplica) -> NoReturn:
     # and the chief cannot finish its step without any worker.
     begin(replica.job, replica.name, replica.leads, is_needed=replica.role == "ps")
     if replica.program.kind == "trainer" and replica.role == "worker":
-        serve_rows(str(Path("train_dir").absolute()), _end_after)
+        serve_rows(str(Path("train_dir").absolute()), end_after)
     task = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     print(f"{replica.name} serves", flush=True)
     tf.distribute.Server(task.cluster_spec(), task.task_type, task.task_id, "grpc").join()
     raise SystemExit("the TensorFlow server ended by itself")
-
-
-def _end_after(error: Exception) -> NoReturn:
-    """End this process after an error that `main` has not seen, as `main` would."""
-    if isinstance(error, StorageError) and not isinstance(error, KeyNotFound | ChecksumMismatch):
-        end(exit_code(error))
-    traceback.print_exception(error)
-    end(1)
 
 
 def _run(program: Program, folders: Mapping[str, str], job: JobDescription) -> int:
