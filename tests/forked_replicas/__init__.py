@@ -72,6 +72,36 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[_FOLDER + "_OWNER"] = str(os.getpid())
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the run if a server has failed. Its clients have run their command lines since."""
+    if _logs_of_failed_servers(session.config):
+        # TESTS_FAILED would be forgiven if a failed test passes when it runs again.
+        session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Show the logs of servers that have failed, whose folder is about to be deleted."""
+    for log in _logs_of_failed_servers(config):
+        terminalreporter.section(f"a server of tests/forked_replicas has failed: {log}")
+        terminalreporter.write_line(log.read_text(errors="replace"))
+
+
+def _logs_of_failed_servers(config: pytest.Config) -> list[Path]:
+    """Return the logs of the servers that have ended. They should end after this process."""
+    is_worker = hasattr(config, "workerinput")
+    logs = [] if is_worker else sorted(Path(os.environ[_FOLDER]).glob("*.log"))
+    return [log for log in logs if not _listens(log.with_suffix(""))]
+
+
+def _listens(address: Path) -> bool:
+    with closing(socket.socket(socket.AF_UNIX)) as client:
+        try:
+            client.connect(str(address))
+        except OSError:
+            return False
+    return True
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Fork the replicas and steps of a test, those of its fixtures included, unless it is marked."""

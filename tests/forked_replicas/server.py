@@ -62,11 +62,17 @@ class Server:
 
     def next_request(self) -> tuple[dict, list[int]] | None:
         """Serve until the owner has ended, which is None. In a forked process, return its request and its streams."""
+        server = os.getpid()
+        try:
+            return self._serve()
+        finally:
+            if os.getpid() == server:
+                kill(*self._clients)
+
+    def _serve(self) -> tuple[dict, list[int]] | None:
         while True:
             for key, _ in self._selector.select():
                 if key.fileobj == self._owner:
-                    for pid in self._clients:
-                        kill(pid)
                     return None
                 if key.fileobj == self._ended:
                     os.read(self._ended, 4096)
@@ -127,9 +133,9 @@ class Server:
         kill(pid)
 
 
-def kill(leader: int) -> None:
-    """Kill a forked process and all its descendants."""
-    guard.end_families({leader: guard.start_time(leader)}, signal.SIGKILL, 10)
+def kill(*leaders: int) -> None:
+    """Kill forked processes and all their descendants."""
+    guard.end_families({leader: guard.start_time(leader) for leader in leaders}, signal.SIGKILL, 10)
 
 
 def run(request: dict, streams: list[int]) -> None:

@@ -172,3 +172,65 @@ def wait_until(condition, seconds=60):
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+FAILING = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {folder!r})
+import server
+accept = server.Server._accept
+
+def accept_and_fail(self):
+    request = accept(self)
+    if not request and Path(__file__).with_name("full").exists():
+        raise OSError("the disk of this test is full")
+    return request
+
+server.Server._accept = accept_and_fail
+server.main()
+"""
+
+
+@pytest.fixture
+def failing(tmp_path, monkeypatch):
+    """Let servers be started that fail at a request once this file exists."""
+    folder = Path(forked_replicas.__file__).parent
+    (tmp_path / "server.py").write_text(FAILING.format(folder=str(folder)))
+    (tmp_path / "client.py").symlink_to(folder / "client.py")
+    monkeypatch.setattr(forked_replicas, "_HERE", tmp_path)
+    return tmp_path / "full"
+
+
+def test_a_server_that_fails_kills_its_forks(failing, server, sleeping, connect):
+    client, fork = sleeping
+    failing.touch()
+    connect(size=1).close()
+    server.wait(60)
+    fork.wait(60)
+    assert client.wait(60) == -signal.SIGKILL
+
+
+TESTS = """
+import subprocess, sys
+import forked_replicas
+
+forked_replicas._HERE, forked_replicas._IMPORTED = forked_replicas.Path(__file__).parent, ("numpy",)
+
+def test_fork():
+    subprocess.run(forked_replicas.forked(sys.executable, "-c", ""))
+"""
+
+
+def test_a_server_that_fails_fails_the_run_and_is_shown(failing, tmp_path):
+    failing.touch()
+    (tmp_path / "test_fork.py").write_text(TESTS)
+    variables = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-m", "pytest", "-p", "xdist", "-p", "forked_replicas", "-n", "1", "test_fork.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, **variables}, capture_output=True, text=True, check=False
+    )
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+    assert "OSError: the disk of this test is full" in done.stdout
+    # The exit code of failed tests is forgiven if they pass when they run once more.
+    assert done.returncode == pytest.ExitCode.INTERNAL_ERROR
