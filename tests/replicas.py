@@ -1,6 +1,9 @@
 """Kill replicas of local jobs, which are descendants of the test process."""
 
+import contextlib
 import signal
+import time
+from collections.abc import Iterable
 
 import psutil
 from step_lines import brief
@@ -9,22 +12,37 @@ from kfp_distributed.components.train.run.log_entry import LogEntry
 
 
 def kill_replica(name: str, variable: str = "KFP_DISTRIBUTED_REPLICA", number: int = signal.SIGKILL) -> None:
-    """Kill all processes of a replica.
+    """Send a signal to all processes of a replica. If it kills them, they have ended afterwards.
 
     Args:
         name: Name of the replica, or another value of `variable`.
         variable: The environment variable that identifies the processes.
         number: Number of the signal.
     """
-    killed = 0
+    signalled = []
     for process in psutil.Process().children(recursive=True):
         try:
             if process.environ().get(variable) == name and "entry" in " ".join(process.cmdline()):
                 process.send_signal(number)
-                killed += 1
+                signalled.append(process)
         except psutil.Error:
             continue
-    assert killed, f"no process with {variable}={name} is running"
+    assert signalled, f"no process with {variable}={name} is running"
+    if number == signal.SIGKILL:
+        wait_for_end(signalled)
+
+
+def wait_for_end(processes: Iterable[psutil.Process], seconds: float = 60) -> None:
+    """Wait until processes have ended, without taking their exit codes from their parents.
+
+    A fork has stopped when its client has ended. See tests/forked_replicas.
+    """
+    deadline = time.monotonic() + seconds
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            while process.status() != psutil.STATUS_ZOMBIE:
+                assert time.monotonic() < deadline, f"{process} has not ended"
+                time.sleep(0.005)
 
 
 class KillOnce:

@@ -201,16 +201,17 @@ def test_a_job_that_succeeds_without_a_model_has_failed(start, store_environment
     failed(step, "The job succeeded, but ", "model.json", since="worker-0: succeeded")
 
 
-# The checkpoint of step 10 is uploaded two to four seconds later, on a busy machine a little more.
 RESUMES = """\
 import time
 from pathlib import Path
+from kfp_distributed.trainers.sync import flush
 begun = Path(checkpoint_dir, "step")
 start = int(begun.read_text()) if begun.exists() else 0
 print("starts at", start, flush=True)
 for step in range(start, STEPS):
     if step % 5 == 0:
         begun.write_text(str(step))
+        flush()
     print("step", step, flush=True)
     time.sleep(1)
     if step == 14 and start == 0 and WHO == "all":

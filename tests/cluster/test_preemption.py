@@ -20,6 +20,7 @@ TRAINS = """\
 import json, os, socket, time
 from pathlib import Path
 from kfp_distributed.storage.opener import open_store
+from kfp_distributed.trainers.sync import flush
 store = open_store(json.loads(Path(os.environ["KFP_DISTRIBUTED_JOB"]).read_text())["metrics_uri"] + "/starts")
 store.write(socket.gethostname(), b"")
 begun = Path(os.environ["KFP_DISTRIBUTED_CHECKPOINT_DIR"], "begun")
@@ -28,6 +29,8 @@ if not begun.exists():
     while len(list(store.list())) < PODS:
         time.sleep(0.5)
     begun.write_text("")
+    flush()
+    print("has stored its checkpoint", flush=True)
     time.sleep(300)"""
 
 
@@ -62,11 +65,10 @@ def test_a_preempted_replica_is_no_failure(start, api, open_namespace, distribut
     keys = {**distribution, "restart_limit": 0, "termination_grace_seconds": 10}
     pods = "2" if "distribution_type" in keys else "1"
     step = start(function(TRAINS.replace("PODS", pods)), keys, namespace=open_namespace)
-    # Both replicas have stored their checkpoint.
     leader = {"PyTorch": "master-0"}.get(keys.get("distribution_type"), "worker-0")
     for name in {leader, replica}:
         step.wait_for(rf"\[{name}\] starts 10$")
-    time.sleep(8)  # The checkpoint is uploaded in the background, two looks of 2 s after it was written.
+    step.wait_for(rf"\[{leader}\] has stored its checkpoint$")
     assert_resumed(step, replica, evict(api, step, step.pod_of(replica)))
     assert re.search(rf"^\[{leader}\] resumes 10$", step.log, re.MULTILINE), step.log
 
@@ -82,6 +84,6 @@ def test_a_preempted_replica_of_an_mpijob_is_no_failure(start, api, open_namespa
     step = start(program, keys, namespace=open_namespace)
     for name in ("worker-0", "worker-1"):
         step.wait_for(rf"\[{name}\] starts 10$")
-    time.sleep(8)  # The checkpoint is uploaded in the background, two looks of 2 s after it was written.
+    step.wait_for(r"\[worker-0\] has stored its checkpoint$")
     assert_resumed(step, replica, evict(api, step, step.pod_of(replica)))
     assert re.search(r"^\[worker-0\] resumes 10$", step.log, re.MULTILINE), step.log

@@ -8,6 +8,7 @@ process ID, and at its end with its exit code. It kills a process whose client h
 
 import atexit
 import contextlib
+import fcntl
 import gc
 import importlib.util
 import json
@@ -96,6 +97,10 @@ class Server:
         elif pid := os.fork():
             self._clients[pid] = client
             self._selector.register(client, selectors.EVENT_READ, pid)
+            # The kernel stops the fork when its client ends, before anybody can learn of that end.
+            fcntl.fcntl(client, fcntl.F_SETOWN, pid)
+            fcntl.fcntl(client, fcntl.F_SETSIG, signal.SIGSTOP)
+            fcntl.fcntl(client, fcntl.F_SETFL, fcntl.fcntl(client, fcntl.F_GETFL) | os.O_ASYNC)
             with contextlib.suppress(OSError):  # Killed meanwhile. The selection returns the end of its socket.
                 client.sendall(pid.to_bytes(8, "big"))
         else:
@@ -134,7 +139,12 @@ class Server:
 
 
 def kill(*leaders: int) -> None:
-    """Kill forked processes and all their descendants."""
+    """Kill forked processes and all their descendants.
+
+    They are stopped until their descendants have been found by their parents.
+    """
+    for leader in leaders:
+        os.kill(leader, signal.SIGSTOP)
     guard.end_families({leader: guard.start_time(leader) for leader in leaders}, signal.SIGKILL, 10)
 
 

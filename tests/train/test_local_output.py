@@ -42,7 +42,7 @@ def test_no_line_of_a_large_output_is_lost_or_buffered():
     program = (
         f"for start in range(0, {count}, 1000): print(*map('{{:060d}}'.format, range(start, start + 1000)), sep='\\n')"
     )
-    runner, next_number, last_quiet = LocalRunner(), 0, 0.0
+    runner, next_number, quiet = LocalRunner(), 0, 0
     job = make_job(python(program))
     runner.check(job)
     runner.start(job)
@@ -53,11 +53,11 @@ def test_no_line_of_a_large_output_is_lost_or_buffered():
                 assert int(fact.line) == next_number
                 next_number += 1
             elif isinstance(fact, Quiet):
-                assert not last_quiet or fact.time - last_quiet < 5
-                last_quiet = fact.time
+                quiet += next_number < count
     finally:
         runner.stop()
     assert next_number == count
+    assert quiet, "the runner has time for other things while lines arrive"
     assert process.memory_info().rss - before < 20e6
 
 

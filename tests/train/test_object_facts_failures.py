@@ -9,7 +9,9 @@ from train.test_object_facts import RUNNING, job_of, pod_of, summarize
 from train.test_pods import condition, terminated
 
 from kfp_distributed.components.train.run.facts import clock
+from kfp_distributed.components.train.run.failures import root_failure
 from kfp_distributed.components.train.run.runners.kubernetes.object_facts import ObjectFacts
+from kfp_distributed.trainers.runtime.job_description import PEER_LOST, PREEMPTED
 
 
 @pytest.fixture
@@ -151,6 +153,33 @@ def test_a_peer_that_fails_after_the_deletion_of_a_pod_is_not_the_cause(object_f
         ("worker-1", "failed", None, "pod deleted", 0),
         ("worker-0", "failed", 1, "", 0),
     ]
+
+
+@pytest.mark.parametrize("code", [PEER_LOST, PREEMPTED])
+def test_a_deleted_pod_is_the_cause_although_the_leader_ends_first(code):
+    """The leader ends for it. The worker takes its grace period until then, or its end is reported later."""
+    distribution = {"distribution_type": "PyTorch", "number_of_workers": 2, "restart_limit": 0}
+    object_facts = ObjectFacts(make_job(["unused"], distribution), "PyTorchJob")
+    list(object_facts.update_pods([pod_of(0, **RUNNING), pod_of(1, **RUNNING)]))
+    assert summarize(object_facts.update_pod(pod_of(1, deleted_at=9, **RUNNING))) == []
+    master = pod_of(0, "master", phase="Failed", main=terminated(code))
+    master["metadata"]["labels"]["training.kubeflow.org/replica-type"] = "master"
+    assert summarize(object_facts.update_pod(master)) == [
+        ("worker-1", "failed", None, "pod deleted", 0),
+        ("master-0", "failed", code, "", 0),
+    ]
+    assert object_facts.end == (False, "Restart limit reached (restart_limit=0).")
+    assert root_failure(object_facts.judge.recent()).replica == "worker-1"
+
+
+def test_a_deleted_pod_may_end_well_after_another_failure(object_facts):
+    """The code of that failure does not say that it followed from the end of another replica."""
+    list(object_facts.update_pods([pod_of(0, **RUNNING), pod_of(1, **RUNNING)]))
+    list(object_facts.update_pod(pod_of(0, deleted_at=9, **RUNNING)))
+    killed = pod_of(1, phase="Failed", main=terminated(137))
+    assert summarize(object_facts.update_pod(killed)) == [("worker-1", "failed", 137, "", 0)]
+    ended = pod_of(0, deleted_at=9, phase="Succeeded", main=terminated(0))
+    assert summarize(object_facts.update_pod(ended)) == [("worker-0", "succeeded", 0, "", 0)]
 
 
 def test_with_restart_limit_0_the_first_failure_ends_the_job(object_facts):

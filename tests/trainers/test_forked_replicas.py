@@ -1,5 +1,6 @@
 """What tests see of a forked replica is what they would see of its command line."""
 
+import contextlib
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ import psutil
 import pytest
 from forked_replicas import forked
 from process_hygiene import started
+from replicas import kill_replica
 
 from kfp_distributed.components import export_model
 from kfp_distributed.trainers import train_specification
@@ -110,7 +112,10 @@ def server(tmp_path, monkeypatch):
         monkeypatch.setenv(forked_replicas._FOLDER, str(tmp_path))
         monkeypatch.setenv(forked_replicas._FOLDER + "_OWNER", str(owner.pid))
         monkeypatch.setattr(forked_replicas, "_IMPORTED", ("numpy",))
-        yield psutil.Process(parent_of_a_fork())
+        process = psutil.Process(parent_of_a_fork())
+        yield process
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.resume()
 
 
 def parent_of_a_fork():
@@ -234,3 +239,31 @@ def test_a_server_that_fails_fails_the_run_and_is_shown(failing, tmp_path):
     assert "OSError: the disk of this test is full" in done.stdout
     # The exit code of failed tests is forgiven if they pass when they run once more.
     assert done.returncode == pytest.ExitCode.INTERNAL_ERROR
+
+
+def test_a_fork_stops_before_anybody_learns_that_its_client_is_killed(server, sleeping):
+    client, fork = sleeping
+    server.suspend()  # As if it was starting another fork.
+    client.kill()
+    client.wait(60)
+    assert fork.status() == psutil.STATUS_STOPPED
+    server.resume()
+    fork.wait(60)
+
+
+FAMILY = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', sys.argv[1]], start_new_session=True)"
+
+
+def test_descendants_of_a_fork_end_with_its_client(server):
+    """A child in a session of its own is found by its parent alone."""
+    with started(forked(sys.executable, "-c", FAMILY, SLEEP), stdout=subprocess.PIPE) as client:
+        child = psutil.Process(int(client.stdout.readline()))
+        client.kill()
+        child.wait(60)
+
+
+def test_a_replica_that_is_killed_trains_no_more(server, start):
+    _, _, pid, _, _ = start()
+    server.suspend()
+    kill_replica("worker-0")
+    assert psutil.Process(pid).status() == psutil.STATUS_STOPPED

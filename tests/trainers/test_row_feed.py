@@ -160,7 +160,7 @@ def test_a_training_waits_for_the_rows_of_an_epoch(stored, shards_in_groups):
         threading.Timer(300 / SPEED, proxy.faults.clear).start()
 
     options = {"train": shards_in_groups, CACHE_VARIABLE: "0"}
-    replicas = make({"epochs": 4, "batch_size": 2000}, {"worker": 1}, **options)
+    replicas = make({"epochs": 4, "batch_size": 512}, {"worker": 1}, **options)
     replicas.wait_for("worker-0", "epoch 1/4")
     proxy.faults = [Fault("GET /bucket/data/train/part", before=begin, reset=True)]
     assert replicas.wait("worker-0") == 0, replicas.text("worker-0")

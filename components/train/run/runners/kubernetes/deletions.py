@@ -7,6 +7,7 @@ from kfp_distributed.components.train.run.facts import ReplicaChanged
 from kfp_distributed.components.train.run.runners.kubernetes.judge import is_retryable
 from kfp_distributed.components.train.run.runners.kubernetes.record_times import CLOCK_TOLERANCE
 from kfp_distributed.components.train.run.runners.kubernetes.replica_record import ENDED, Deletion, Record
+from kfp_distributed.trainers.runtime.job_description import PEER_LOST, PREEMPTED
 
 
 def is_after_failure(
@@ -43,6 +44,11 @@ def gone_before(records: Mapping[str, Record], failed: float | None, *, has_ende
         if (record.pending_end or not (has_ended or record.preemption or record.state.state in ENDED))
         and (not failed or ((record.deletion and record.deletion.seconds) or failed) <= failed)
     ]
+
+
+def follows(exit_code: int | None) -> bool:
+    """Return whether an exit code says that a replica ended because another one ended or must end soon."""
+    return exit_code in (PEER_LOST, PREEMPTED)
 
 
 def is_cleanup(record: Record, succeeded: bool, end_time: datetime | None, has_failures: bool) -> bool:

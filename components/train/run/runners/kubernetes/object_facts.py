@@ -251,7 +251,8 @@ class ObjectFacts:
                 return
         if state.state == "failed":
             stops_all = self._is_train_job and name not in self.job.topology.restart_alone
-            for other in deletions.gone_before(self._records, state.happened, has_ended=not stops_all):
+            has_ended = not (stops_all or deletions.follows(state.exit_code))
+            for other in deletions.gone_before(self._records, state.happened, has_ended=has_ended):
                 self._records[other] = self._records[other].ends_now(clock())
                 yield from self._resolve_deletion(other)
         yield from self._change(name, record._replace(state=state))
