@@ -35,6 +35,9 @@ FIRST, ALL = 3, 6
 LEAST_ACCURACY = 0.95
 """On the 179 validation digits. Both examples had 1.0 with the seed 0. Guessing has 0.1."""
 
+TOLERANCE = 1e-2
+"""Relative tolerance of each metric. The sums of two versions of TensorFlow have other rounding errors."""
+
 EXAMPLES = {
     multi_worker_convolution: {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 0},
     horovod_convolution: {"distribution_type": "MPI", "number_of_workers": 2},
@@ -191,6 +194,13 @@ def test_only_the_first_rank_saves(trained):
     assert epochs == [ALL, FIRST]
     assert "saved_model.pb" in names(first / "model_dir")
     assert names(second / "model_dir") == set()
+
+
+def test_both_examples_have_the_same_curve(trained_by):
+    """They train the same network on the same rows, with the gradients of both ranks."""
+    one, other = (trained_by(function).outcomes[1].metrics["worker-0"] for function in EXAMPLES)
+    for epoch, expected in zip(one, other, strict=True):
+        assert epoch == pytest.approx(expected, rel=TOLERANCE)
 
 
 def source_of(function, name):
