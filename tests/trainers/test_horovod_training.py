@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 from functools import partial
 from pathlib import Path
@@ -217,3 +218,22 @@ def test_an_outage_of_the_object_store_counts_for_no_limit(digits, tmp_path):
     assert [line for line in lines if line.startswith("restart")] == [
         "restart: all replicas (launcher-0: the object store did not answer)"
     ]
+
+
+def test_gloo_is_used_without_openmpi(digits, tmp_path, python, monkeypatch):
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("sh", "env", "true"):
+        (folder / name).symlink_to(shutil.which(name))
+    monkeypatch.setenv("PATH", str(folder))
+    for name, program in {"python": python, "horovodrun": str(Path(python).with_name("horovodrun"))}.items():
+        (folder / name).write_text(f'#!/bin/sh\nexec "{program}" "$@"\n')
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("KFP_DISTRIBUTED_HOROVOD_PYTHON", str(folder / "python"))
+    program = {"command": ["python", "-c", "import os; print('size', os.environ['HOROVOD_SIZE']); os._exit(3)"]}
+    with pytest.raises(Exception, match="launcher-0 failed with exit code 3"):
+        train(digits, tmp_path / "failed", 2, program=program)
+    program = {"command": ["sh", "-c", "echo rank $HOROVOD_RANK of $HOROVOD_SIZE; : > {model_dir}/weights"]}
+    outcome, lines = train(digits, tmp_path, 2, program=program)
+    assert [entry.path for entry in outcome.model.files] == ["weights"]
+    assert {f"[worker-{rank}] rank {rank} of 2" for rank in range(2)} <= {*lines}
