@@ -36,8 +36,8 @@ def missing_tests(text: str) -> list[str]:
 
 
 def properties(text: str) -> list[list[str]]:
-    """Return the cells of each row of the tables between the headings "What proves what" and "Candidates"."""
-    section = text.partition("\n## What proves what\n")[2].partition("\n## Candidates\n")[0]
+    """Return the cells of each row of the tables below the heading "What proves what"."""
+    section = text.partition("\n## What proves what\n")[2]
     tables = [part.splitlines() for part in section.split("\n\n") if part.startswith("|")]
     return [[cell.strip() for cell in row.strip("|").split(" | ")] for table in tables for row in table[2:]]
 
