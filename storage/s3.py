@@ -27,7 +27,7 @@ from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.errors import KeyNotFound, StorageError, StoreAway
 from kfp_distributed.storage.files import FileEntry, OnBytes, hash_stream, ignore_bytes, read_exactly
 from kfp_distributed.storage.multipart import PartsUpload, abort_uploads, etags_of_content, part_bytes
-from kfp_distributed.storage.s3_errors import explain_error, is_transient
+from kfp_distributed.storage.s3_errors import error_code, explain_error, is_transient
 from kfp_distributed.storage.server_copy import ObjectReplaced, copy_on_server
 from kfp_distributed.storage.store import BYTES, PARALLEL_REQUESTS, PARALLEL_TRANSFERS, Entry, ObjectRange, Store
 from kfp_distributed.storage.uri import parse_uri
@@ -332,7 +332,7 @@ class S3Store(Store):
         except (MinioException, HTTPError, OSError, ValueError, ParseError) as error:
             cause = explain_error(error, self._asks_for_region)
             kind = StoreAway if is_transient(error) else StorageError
-            raise self._error(key, cause, KeyNotFound if "NoSuchKey" in cause else kind) from None
+            raise self._error(key, cause, KeyNotFound if error_code(error) == "NoSuchKey" else kind) from None
 
 
 def _object_size(response: BaseHTTPResponse, offset: int, length: int) -> int:

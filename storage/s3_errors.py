@@ -2,6 +2,7 @@
 
 import re
 
+from minio.error import InvalidResponseError, S3Error
 from urllib3.exceptions import HTTPError, SSLError
 
 # Cause and advice by a pattern of the error's code or text. The first match counts.
@@ -39,6 +40,15 @@ _UNKNOWN_REGION = "the bucket's region"
 def is_transient(error: Exception) -> bool:
     """Return whether a request that was retried failed with an error that may pass. A wrong certificate does not."""
     return isinstance(error, HTTPError) and not isinstance(getattr(error, "reason", error), SSLError)
+
+
+def error_code(error: Exception) -> str:
+    """Return the code that an S3 server gave for an error, such as "NoSuchKey"; "" if the answer is not one of S3."""
+    if isinstance(error, S3Error):
+        return error.code or ""
+    # rclone sends errors as text/xml, which minio-py does not parse.
+    body = re.search(r"<Error>.*?<Code>(\w+)</Code>", str(error), re.DOTALL)
+    return body[1] if body and isinstance(error, InvalidResponseError) else ""
 
 
 def explain_error(error: Exception, asks_for_region: bool = False) -> str:

@@ -98,6 +98,14 @@ def test_missing_object_is_requested_once(store, proxy):
     assert methods(proxy) == ["GET", "HEAD"]
 
 
+@pytest.mark.parametrize("page", ["<html>NoSuchKey</html>", "<Message>NoSuchKey</Message>"])
+def test_a_page_that_mentions_a_missing_key_is_no_answer_about_one(store, proxy, page):
+    proxy.faults = [Fault("GET", change=lambda _: page.encode(), headers={"Content-Type": "text/html"})]
+    with pytest.raises(StorageError) as error:
+        store.read("key")
+    assert type(error.value) is StorageError
+
+
 def test_retries_end_after_retry_seconds(server, caplog):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

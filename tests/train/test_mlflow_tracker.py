@@ -163,6 +163,16 @@ def test_an_answer_that_trickles_delays_a_step_by_a_bounded_time(monkeypatch, ca
     assert "MLflow has no complete record of s3://models/digits/1: no answer within 0.3 s" in capsys.readouterr().out
 
 
+def test_an_unexpected_error_is_named_without_its_message():
+    """A message may have a password. `no answer` would send its reader to the server."""
+
+    def fail():
+        raise RuntimeError("Invalid header value b'Bearer secret'")
+
+    text = bounded_delay.run_bounded(fail)
+    assert re.fullmatch(rf"unexpected RuntimeError in fail \({re.escape(__file__)}, line \d+\)", text)
+
+
 def test_nothing_is_logged_after_the_tracker_has_given_up(monkeypatch):
     """A daemon thread that prints while the interpreter ends may abort the process."""
     monkeypatch.setattr(mlflow_tracker, "END_SECONDS", 0.1)
