@@ -6,7 +6,6 @@ import errno
 import posixpath
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -23,12 +22,7 @@ from kfp_distributed.storage.files import (
     storable_files,
     unfinished_file,
 )
-
-PARALLEL_TRANSFERS = 8
-"""Concurrent transfers of large files. More were not faster against one server. Each needs memory for one part."""
-
-PARALLEL_REQUESTS = 64
-"""Concurrent uploads of small files and copies inside a server. They mostly wait for the server."""
+from kfp_distributed.storage.parallel import PARALLEL_TRANSFERS, run_in_parallel
 
 BYTES = "application/octet-stream"
 """The default content type of an object."""
@@ -351,5 +345,5 @@ class Store(Protocol):
 def _in_parallel(
     transfer: Callable[[str], FileEntry], paths: Sequence[str], threads: int = PARALLEL_TRANSFERS
 ) -> tuple[FileEntry, ...]:
-    with ThreadPoolExecutor(threads) as pool:
-        return tuple(replace(entry, path=path) for path, entry in zip(paths, pool.map(transfer, paths), strict=True))
+    files = run_in_parallel(transfer, paths, threads)
+    return tuple(replace(entry, path=path) for path, entry in zip(paths, files, strict=True))

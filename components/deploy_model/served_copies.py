@@ -6,11 +6,11 @@ alone. Its servers do not need the version itself, which retention may delete.
 """
 
 import re
-from concurrent.futures import ThreadPoolExecutor
 
 from kfp_distributed.components.deploy_model.exported_version import ExportedVersion
 from kfp_distributed.components.model_versions.versions import SERVED_FORMATS
-from kfp_distributed.storage.store import PARALLEL_TRANSFERS, Store
+from kfp_distributed.storage.parallel import run_in_parallel
+from kfp_distributed.storage.store import Store
 
 _SERVED = ".served"
 """Folder of the copies. No name of a model begins with a dot."""
@@ -57,9 +57,8 @@ class ServedCopies:
         missing = [file.path for file in version.files if sizes.get(target + file.path) != file.size]
         # The file that identifies the format comes last: `is_complete` looks for it.
         parts = [path for path in missing if path not in SERVED_FORMATS], [p for p in missing if p in SERVED_FORMATS]
-        with ThreadPoolExecutor(PARALLEL_TRANSFERS) as pool:
-            for paths in parts:
-                list(pool.map(lambda path: self._store.copy(self._store, source + path, target + path), paths))
+        for paths in parts:
+            run_in_parallel(lambda path: self._store.copy(self._store, source + path, target + path), paths)
         return len(missing)
 
     def folder(self, uri: str) -> str:

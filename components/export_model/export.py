@@ -20,7 +20,6 @@ import random
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from io import BytesIO
@@ -51,8 +50,9 @@ from kfp_distributed.storage.files import FileEntry, hash_stream
 from kfp_distributed.storage.model import MODEL_MANIFEST
 from kfp_distributed.storage.model_format import SERVED_FILES
 from kfp_distributed.storage.opener import open_store
+from kfp_distributed.storage.parallel import PARALLEL_REQUESTS, PARALLEL_TRANSFERS, run_in_parallel
 from kfp_distributed.storage.placeholders import refuse_placeholders
-from kfp_distributed.storage.store import PARALLEL_REQUESTS, PARALLEL_TRANSFERS, Store
+from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.task_folder import parse_task_folder
 from kfp_distributed.storage.uri import join_uri, uri_beside
 
@@ -258,8 +258,7 @@ def publish(store: Store, claim: Claim, source: ModelSource, description: Mappin
         "files": [asdict(entry) for entry in files],
     }
     text = json.dumps(manifest, indent=1)
-    with ThreadPoolExecutor(PARALLEL_REQUESTS) as pool:
-        list(pool.map(copy, [path for path in paths if path not in SERVED_FILES]))
+    run_in_parallel(copy, [path for path in paths if path not in SERVED_FILES], PARALLEL_REQUESTS)
     source.check_unchanged()
     claim.keep_alive(store)
     if source.manifest:
@@ -286,8 +285,8 @@ def _upload(store: Store, claim: Claim, source: ModelSource, staged: str) -> Non
         return read
 
     origin = cast(Store, source.store)
-    with ThreadPoolExecutor(store.parallel_uploads if source.folder else PARALLEL_TRANSFERS) as pool:
-        refuse_changed(source.folder or source.uri, source.files, pool.map(transfer, source.files))
+    threads = store.parallel_uploads if source.folder else PARALLEL_TRANSFERS
+    refuse_changed(source.folder or source.uri, source.files, run_in_parallel(transfer, source.files, threads))
 
 
 def check_version(version: int) -> None:

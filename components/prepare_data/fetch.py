@@ -3,7 +3,6 @@
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
@@ -22,7 +21,7 @@ from kfp_distributed.components.source_address import (
 from kfp_distributed.components.source_drivers import RemoteFile, RemoteFiles, driver_of
 from kfp_distributed.library.address_secrets import without_secrets
 from kfp_distributed.storage.files import relative_path, unfinished_file
-from kfp_distributed.storage.store import PARALLEL_TRANSFERS
+from kfp_distributed.storage.parallel import run_in_parallel
 
 
 def local_copy(source: str, scratch: Path) -> Path:
@@ -182,9 +181,8 @@ def _download_files(source: str, scratch: Path, limit: DownloadLimit) -> Path:
                 limit.on_bytes(len(block))
 
     print(f"downloading {without_secrets(source)}, {size} bytes", flush=True)
-    with _nothing_left(path), ThreadPoolExecutor(PARALLEL_TRANSFERS) as pool:
-        # list() raises the first error. No further download starts then.
-        list(pool.map(download, files))
+    with _nothing_left(path):
+        run_in_parallel(download, files)
         if remote.list() != files:
             raise OSError("its files changed during the download: start the step again when they are complete")
     return path

@@ -6,7 +6,6 @@ for each chunk.
 
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from kfp_distributed.components.prepare_data.piece_codes import with_codes
 from kfp_distributed.components.prepare_data.pieces import PieceFiles, read_batches
 from kfp_distributed.components.worker_pool.stored_tasks import stored
-from kfp_distributed.storage.store import PARALLEL_TRANSFERS
+from kfp_distributed.storage.parallel import run_in_parallel
 
 AHEAD_BYTES = 2**25
 """Bytes of rows that a task reads at once. If it needs some columns only, it reads twice as many, and keeps these."""
@@ -102,8 +101,7 @@ class StoredPieces(PieceFiles):
                 batches = [pa.concat_batches([*batches, batches[0][:0]])]
             return [with_codes(batch, chunk.codes) for batch in batches]
 
-        with ThreadPoolExecutor(PARALLEL_TRANSFERS) as pool:
-            found = [*pool.map(read, chunks)]
+        found = run_in_parallel(read, chunks)
         return {piece + index: [*chain.from_iterable(of)] for index, of in enumerate(zip(*found, strict=True))}
 
 

@@ -6,7 +6,6 @@ artifact has the manifest alone.
 
 import shutil
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,8 @@ from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.folder import FolderStore
 from kfp_distributed.storage.opener import open_store
-from kfp_distributed.storage.store import PARALLEL_TRANSFERS, Store
+from kfp_distributed.storage.parallel import run_in_parallel
+from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import parse_uri, uri_beside
 
 _FOLDER = "shards"
@@ -117,8 +117,7 @@ def take_shards(manifest: DatasetManifest, scratch: Store, folder: Path, store: 
         else:
             scratch.download(keys[path], folder / path)
 
-    with ThreadPoolExecutor(PARALLEL_TRANSFERS) as pool:
-        list(pool.map(take, keys))
+    run_in_parallel(take, keys)
     stored = replace(manifest, shards_uri=store.uri) if store else manifest
     (folder / DATASET_MANIFEST).write_text(stored.to_json())
     return stored

@@ -17,7 +17,7 @@ from kfp_distributed.components.prepare_data.stored_files import SourcePath, Sto
 from kfp_distributed.components.prepare_data.table_format import TableFormat
 from kfp_distributed.components.worker_pool.piece_tasks import RunTasks, groups_of
 from kfp_distributed.storage.dataset import Task
-from kfp_distributed.storage.store import PARALLEL_TRANSFERS
+from kfp_distributed.storage.parallel import PARALLEL_TRANSFERS
 
 
 def table_source(

@@ -7,7 +7,7 @@ from faulty_proxy import Fault
 from store_contract import fill
 
 from kfp_distributed.storage import StorageError, open_store
-from kfp_distributed.storage.store import PARALLEL_REQUESTS
+from kfp_distributed.storage.parallel import PARALLEL_REQUESTS
 
 
 def put_requests(proxy):

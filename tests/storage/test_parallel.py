@@ -9,7 +9,7 @@ from faulty_proxy import Fault
 from store_contract import fill
 
 from kfp_distributed.storage import StorageError
-from kfp_distributed.storage.store import PARALLEL_REQUESTS, PARALLEL_TRANSFERS
+from kfp_distributed.storage.parallel import PARALLEL_REQUESTS, PARALLEL_TRANSFERS, run_in_parallel
 
 pytestmark = pytest.mark.takes(2)
 
@@ -81,3 +81,24 @@ def test_a_copy_that_fails_after_its_status_was_sent_is_an_error(store, proxy):
     proxy.faults = [Fault("PUT", change=lambda _: body)]
     with pytest.raises(StorageError, match="InternalError"):
         store.copy(store, "object", "copy", size=4)
+
+
+def test_no_call_begins_after_one_has_failed():
+    """The first item is slow, so its result is not known when another one fails."""
+    begun, has_failed = [], threading.Event()
+
+    def call(item):
+        begun.append(item)
+        if item == 1:
+            has_failed.set()
+            raise ValueError(item)
+        assert has_failed.wait(60)
+        time.sleep(0.1)  # The thread of the failed call would take a further item meanwhile.
+
+    with pytest.raises(ValueError, match="1"):
+        run_in_parallel(call, range(100), threads=2)
+    assert begun == [0, 1]
+
+
+def test_results_are_in_the_order_of_the_items():
+    assert run_in_parallel(lambda item: time.sleep(0.01 * (3 - item)) or item, range(4)) == [0, 1, 2, 3]

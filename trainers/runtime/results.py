@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Container, Mapping, Set
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -15,8 +14,9 @@ from kfp_distributed.storage.files import storable_files
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 from kfp_distributed.storage.model_format import find_format
 from kfp_distributed.storage.opener import open_store
+from kfp_distributed.storage.parallel import PARALLEL_REQUESTS, run_in_parallel
 from kfp_distributed.storage.provenance import with_training_data
-from kfp_distributed.storage.store import PARALLEL_REQUESTS, Store
+from kfp_distributed.storage.store import Store
 from kfp_distributed.trainers.runtime import folder_uploads
 from kfp_distributed.trainers.runtime.checkpoints import save_checkpoint
 from kfp_distributed.trainers.runtime.completeness import RenamedFiles, is_marked, is_written
@@ -124,8 +124,11 @@ def save_model(job: JobDescription, manifest: DatasetManifest, folder: Path, met
         # The manifest first, so that it never describes other files.
         store.delete([MODEL_MANIFEST])
         store.delete([entry.key for entry in store.list() if not entry.key.startswith(f"{_INCOMING}/")])
-        with ThreadPoolExecutor(PARALLEL_REQUESTS) as pool:
-            list(pool.map(lambda file: store.copy(store, f"{_INCOMING}/{file.path}", file.path, size=file.size), files))
+        run_in_parallel(
+            lambda file: store.copy(store, f"{_INCOMING}/{file.path}", file.path, size=file.size),
+            files,
+            PARALLEL_REQUESTS,
+        )
         store.delete([entry.key for entry in store.list(f"{_INCOMING}/")])
     columns = tuple(asdict(column) for column in manifest.columns)
     trained = tuple(record_training_data(job, manifest))

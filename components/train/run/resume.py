@@ -3,13 +3,13 @@
 import json
 import re
 from collections.abc import Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import NamedTuple
 
 from kfp_distributed.storage.errors import KeyNotFound, StorageError
 from kfp_distributed.storage.opener import open_store
-from kfp_distributed.storage.store import PARALLEL_TRANSFERS, Store
+from kfp_distributed.storage.parallel import run_in_parallel
+from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import join_uri
 from kfp_distributed.trainers.runtime.checkpoints import (
     StoredCheckpoints,
@@ -158,9 +158,7 @@ def copy_checkpoint(source: Store, target: Store, name: str) -> None:
     """
     manifest = source.read(f"{name}.json")
     keys = [f"{name}/{file.path}" for file in parse_manifest(manifest)[0]]
-    with ThreadPoolExecutor(PARALLEL_TRANSFERS) as pool:
-        for _ in pool.map(lambda key: target.copy(source, key, key), keys):
-            pass
+    run_in_parallel(lambda key: target.copy(source, key, key), keys)
     target.write(f"{name}.json", manifest)
 
 
