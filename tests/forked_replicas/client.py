@@ -1,7 +1,7 @@
 """Stands for a process that a server forks: `python -I -S client.py SOCKET PYTHON ARGUMENT...`.
 
 It passes signals on, with SIGSTOP in place of SIGTSTP, which a session of its own ignores. It ends as the fork ends. If
-it is killed, the server kills the fork. If the server has failed, it runs the command line.
+it is killed, the fork stops at once, and the server kills it. If the server has failed, it runs the command line.
 """
 
 import contextlib

@@ -3,7 +3,8 @@
 `python server.py DESCRIPTOR PID MODULE...` imports the modules, and takes clients of the listening socket DESCRIPTOR
 until the process PID has ended. A client sends the arguments of a Python, its environment, its working directory and
 its standard streams. The forked process runs the program of the arguments with them. The server answers with its
-process ID, and at its end with its exit code. It kills a process whose client has ended, with all its descendants.
+process ID, and at its end with its exit code. A process stops when its client ends. The server kills it with all its
+descendants.
 """
 
 import atexit
@@ -146,6 +147,8 @@ def kill(*leaders: int) -> None:
     for leader in leaders:
         os.kill(leader, signal.SIGSTOP)
     guard.end_families({leader: guard.start_time(leader) for leader in leaders}, signal.SIGKILL, 10)
+    for leader in leaders:  # It may have been stopped before it had a session, by which it is found.
+        os.kill(leader, signal.SIGKILL)
 
 
 def run(request: dict, streams: list[int]) -> None:

@@ -246,7 +246,7 @@ def test_a_fork_stops_before_anybody_learns_that_its_client_is_killed(server, sl
     server.suspend()  # As if it was starting another fork.
     client.kill()
     client.wait(60)
-    assert fork.status() == psutil.STATUS_STOPPED
+    wait_until(lambda: fork.status() == psutil.STATUS_STOPPED)
     server.resume()
     fork.wait(60)
 
@@ -266,4 +266,4 @@ def test_a_replica_that_is_killed_trains_no_more(server, start):
     _, _, pid, _, _ = start()
     server.suspend()
     kill_replica("worker-0")
-    assert psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
