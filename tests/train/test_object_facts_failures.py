@@ -157,19 +157,41 @@ def test_a_peer_that_fails_after_the_deletion_of_a_pod_is_not_the_cause(object_f
 
 @pytest.mark.parametrize("code", [PEER_LOST, PREEMPTED])
 def test_a_deleted_pod_is_the_cause_although_the_leader_ends_first(code):
-    """The leader ends for it. The worker takes its grace period until then, or its end is reported later."""
-    distribution = {"distribution_type": "PyTorch", "number_of_workers": 2, "restart_limit": 0}
+    """The leader ends for it. The worker takes its grace period until then, or its end is reported later.
+
+    That the leader has failed before, and was restarted, does not matter.
+    """
+    distribution = {"distribution_type": "PyTorch", "number_of_workers": 2, "restart_limit": 1}
     object_facts = ObjectFacts(make_job(["unused"], distribution), "PyTorchJob")
-    list(object_facts.update_pods([pod_of(0, **RUNNING), pod_of(1, **RUNNING)]))
-    assert summarize(object_facts.update_pod(pod_of(1, deleted_at=9, **RUNNING))) == []
-    master = pod_of(0, "master", phase="Failed", main=terminated(code))
-    master["metadata"]["labels"]["training.kubeflow.org/replica-type"] = "master"
-    assert summarize(object_facts.update_pod(master)) == [
-        ("worker-1", "failed", None, "pod deleted", 0),
-        ("master-0", "failed", code, "", 0),
-    ]
-    assert object_facts.end == (False, "Restart limit reached (restart_limit=0).")
+    for start in (0, 1):
+        assert object_facts.end is None
+        ended = {"phase": "Failed", "main": terminated(code)}
+        masters = [pod_of(0, f"master-{start}", start, **state) for state in (RUNNING, ended)]
+        for master in masters:
+            master["metadata"]["labels"]["training.kubeflow.org/replica-type"] = "master"
+        list(object_facts.update_pods([masters[0], pod_of(1, f"worker-{start}", start, **RUNNING)]))
+        deleted = pod_of(1, f"worker-{start}", start, deleted_at=9, **RUNNING)
+        assert summarize(object_facts.update_pod(deleted)) == []
+        assert summarize(object_facts.update_pod(masters[1])) == [
+            ("worker-1", "failed", None, "pod deleted", start),
+            ("master-0", "failed", code, "", start),
+        ]
+    assert object_facts.end == (False, "Restart limit reached (restart_limit=1).")
     assert root_failure(object_facts.judge.recent()).replica == "worker-1"
+
+
+def test_a_pod_that_the_operator_deletes_after_it_has_replaced_another_one_is_not_the_cause(object_facts):
+    """An operator may create the successor of a deleted pod, and then fail the job for it."""
+    list(object_facts.update_pods([pod_of(0, **RUNNING), pod_of(1, **RUNNING)]))
+    list(object_facts.update_pod(pod_of(1, **RUNNING), deleted=True))
+    assert summarize(object_facts.update_pod(pod_of(1, "second", 1))) == [
+        ("worker-1", "failed", None, "pod deleted", 0),
+        ("worker-1", "pulling", None, "", 1),
+    ]
+    list(object_facts.update_pod(pod_of(0, deleted_at=11, **RUNNING), deleted=True))
+    assert summarize(object_facts.update_job(job_of(condition("Failed"), at=11)))[0] == (
+        ("worker-0", "stopped", None, "job ended", 0)
+    )
 
 
 def test_a_deleted_pod_may_end_well_after_another_failure(object_facts):

@@ -20,11 +20,12 @@ def is_after_failure(
     Args:
         replica: Replica of the pod.
         records: Records of all replicas.
-        failures: Recent failures of other replicas.
+        failures: Recent failures of other replicas. Those of replicas that run again do not count.
         alone: Replicas that are restarted alone.
     """
     others = [record for name, record in records.items() if name != replica and name not in alone]
-    return any(stops_all(failure, alone) for failure in failures) or any(record.deletion for record in others)
+    lasting = [failure for failure in failures if records[failure.replica].state.state != "running"]
+    return any(stops_all(failure, alone) for failure in lasting) or any(record.deletion for record in others)
 
 
 def gone_before(records: Mapping[str, Record], failed: float | None, *, has_ended: bool) -> list[str]:
