@@ -193,6 +193,7 @@ def _start_server(folder: Path, address: str, log: Path, python: str) -> None:
 def _write_python(script: Path, address: str, python: str) -> None:
     """Write the Python of forks: a script that has replicas, ranks and steps forked, and runs all else itself."""
     patterns = " | ".join(["*/ephemeral_component.py*", *(f'*"-m {module}"*' for module in _FORKED)])
+    shutil.rmtree(script.parent, ignore_errors=True)  # An earlier start may have failed.
     script.parent.mkdir()
     script.write_text(
         f'#!/bin/sh\ncase "$*" in {patterns}) exec {shlex.join(_client(address, python))} "$@" ;; esac\n'

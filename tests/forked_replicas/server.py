@@ -29,6 +29,9 @@ from typing import TextIO
 
 from kfp_distributed.processes import guard
 
+REQUEST_SECONDS = 5
+"""How long the server waits for the next part of a request. Other clients wait meanwhile."""
+
 
 def import_frameworks(modules: Sequence[str]) -> None:
     """Import what modules of this library import, but for the library: a fork imports its own, and has its own state.
@@ -86,14 +89,8 @@ class Server:
 
     def _accept(self) -> tuple[dict, list[int]] | None:
         client, _ = self._listener.accept()
-        data, streams, _, _ = socket.recv_fds(client, 8, 3)
-        if len(data) < 8:  # Killed before it has sent its request.
-            client.close()
-            return None
-        size, data = int.from_bytes(data, "big"), b""
-        while len(data) < size and (part := client.recv(size - len(data))):
-            data += part
-        if len(data) < size:
+        data, streams = read_request(client)
+        if not data:
             client.close()
         elif pid := os.fork():
             self._clients[pid] = client
@@ -137,6 +134,24 @@ class Server:
             return
         self._selector.unregister(client)
         kill(pid)
+
+
+def read_request(client: socket.socket) -> tuple[bytes, list[int]]:
+    """Return a request and its streams. The request is empty if the client does not send all of it.
+
+    It may have been killed, or be stopped. Then it runs its command line when it continues.
+    """
+    streams: list[int] = []
+    client.settimeout(REQUEST_SECONDS)
+    try:
+        size, streams, _, _ = socket.recv_fds(client, 8, 3)
+        data = b""
+        while len(data) < int.from_bytes(size, "big") and (part := client.recv(1 << 20)):
+            data += part
+    except OSError:
+        return b"", streams
+    client.settimeout(None)
+    return data if len(data) == int.from_bytes(size, "big") else b"", streams
 
 
 def kill(*leaders: int) -> None:

@@ -119,8 +119,8 @@ def server(tmp_path, monkeypatch):
 
 
 def parent_of_a_fork():
-    program = "import os\nprint(os.getppid())"
-    return int(subprocess.run(forked(sys.executable, "-c", program), capture_output=True, check=True).stdout)
+    command = forked(sys.executable, "-c", "import os\nprint(os.getppid())")
+    return int(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
 
 
 @pytest.fixture
@@ -159,14 +159,14 @@ def test_a_fork_and_its_client_may_end_at_once(server, sleeping, connect):
 
 def test_a_client_may_end_before_its_fork_exists(server, connect):
     server.suspend()
-    client = connect(json.dumps(request("-c", SLEEP)).encode())
+    client = connect(json.dumps(content_of("-c", SLEEP)).encode())
     client.close()
     server.resume()
     assert parent_of_a_fork() == server.pid
     wait_until(lambda: not server.children())
 
 
-def request(*arguments):
+def content_of(*arguments):
     """Return what a client sends."""
     python = f"{forked(sys.executable)[-2]}.bin/python"
     return {"arguments": arguments, "environment": dict(os.environ), "folder": str(Path.cwd()), "python": python}
@@ -267,3 +267,26 @@ def test_a_replica_that_is_killed_trains_no_more(server, start):
     server.suspend()
     kill_replica("worker-0")
     wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+
+
+def test_a_client_that_is_stopped_before_its_request_is_not_waited_for(server, connect):
+    connect(size=1)
+    assert parent_of_a_fork() == server.pid
+
+
+def test_a_fork_is_stopped_and_continued_as_a_process_is(sleeping):
+    client, fork = sleeping
+    client.send_signal(signal.SIGTSTP)
+    wait_until(lambda: fork.status() == psutil.STATUS_STOPPED)
+    client.send_signal(signal.SIGCONT)
+    wait_until(lambda: fork.status() == psutil.STATUS_SLEEPING)
+
+
+def test_a_start_of_a_server_that_has_failed_is_tried_again(tmp_path, monkeypatch):
+    monkeypatch.setenv(forked_replicas._FOLDER, str(tmp_path))
+    monkeypatch.setattr(forked_replicas, "_IMPORTED", ("numpy",))
+    with monkeypatch.context() as patch:
+        patch.setattr(forked_replicas, "make_archive", lambda content: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            forked(sys.executable)
+    assert parent_of_a_fork() != os.getpid()
