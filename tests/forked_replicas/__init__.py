@@ -48,7 +48,10 @@ _IMPORTS = {
     "OMP_NUM_THREADS": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
-"""Variables that modules read when they are imported. Replicas and steps set them before."""
+"""Variables that modules read when they are imported. Replicas and steps of tests set most of them to these values.
+
+Libraries have read OMP_NUM_THREADS=1 in each fork. The local runner sets more for a job of one replica.
+"""
 _HERE = Path(__file__).parent
 _start, _environment = ProcessGroup.start, subprocess_task_handler.environment
 NAMES_VARIABLE = "TESTS_FORKED_REPLICAS_NAMES"
@@ -61,15 +64,18 @@ SITE_VARIABLE = "TESTS_FORKED_REPLICAS_SITE"
 The local runner sets PYTHONPATH itself."""
 _FOLDER = "TESTS_FORKED_REPLICAS"
 """Variable with the folder of the servers' sockets. The workers of a run share them."""
+_at_start: dict[str, str] = {}
+"""Variables of pytest before its tests. Servers have no variables of the test that starts them by chance."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Create the folder of the servers before the workers start."""
+    """Create the folder of the servers before the workers start, and note the environment."""
     if not hasattr(config, "workerinput"):
         folder = tempfile.TemporaryDirectory(prefix="replicas-")
         config.add_cleanup(folder.cleanup)
         os.environ[_FOLDER] = folder.name
         os.environ[_FOLDER + "_OWNER"] = str(os.getpid())
+    _at_start.update(os.environ)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -170,7 +176,7 @@ def _start_server(folder: Path, address: str, log: Path, python: str) -> None:
     archive = folder / ARCHIVE_KEY
     if not archive.exists():
         archive.write_bytes(make_archive(read_library(REPLICA_PACKAGES)))
-    environment = {**os.environ, **_IMPORTS, "PYTHONPATH": str(archive)}
+    environment = {**_at_start, **_IMPORTS, "PYTHONPATH": str(archive)}
     environment[NAMES_VARIABLE] = " ".join(environment)
     # The server inherits the socket, so that a client can connect at once. It is no child of this process, which may
     # kill its children after a test.

@@ -290,3 +290,12 @@ def test_a_start_of_a_server_that_has_failed_is_tried_again(tmp_path, monkeypatc
         with pytest.raises(ZeroDivisionError):
             forked(sys.executable)
     assert parent_of_a_fork() != os.getpid()
+
+
+def test_a_server_has_no_variables_of_the_test_that_starts_it(monkeypatch, request):
+    monkeypatch.setenv("VARIABLE_OF_A_TEST", "1")
+    server = request.getfixturevalue("server")
+    assert "VARIABLE_OF_A_TEST" not in server.environ()
+    program = "import os\nprint(os.environ['VARIABLE_OF_A_TEST'])"
+    done = subprocess.run(forked(sys.executable, "-c", program), capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
