@@ -64,8 +64,17 @@ def repeated(data, tmp_path_factory):
     ("trainer", "distribution"),
     [
         ("keras_classifier", {"distribution_type": "TF", "number_of_parameter_servers": 0, "number_of_workers": 2}),
-        ("keras_classifier", {"distribution_type": "TF", "number_of_parameter_servers": 1, "number_of_workers": 1}),
-        ("torch_classifier", {"distribution_type": "PyTorch", "number_of_workers": 1}),
+        # The shortest complete trainings of their kinds. No others start these by their command lines.
+        pytest.param(
+            "keras_classifier",
+            {"distribution_type": "TF", "number_of_parameter_servers": 1, "number_of_workers": 1},
+            marks=pytest.mark.command_line,
+        ),
+        pytest.param(
+            "torch_classifier",
+            {"distribution_type": "PyTorch", "number_of_workers": 1},
+            marks=pytest.mark.command_line,
+        ),
     ],
     ids=["all-reduce", "parameter servers", "torch"],
 )

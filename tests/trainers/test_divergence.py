@@ -24,14 +24,10 @@ SECONDS = 400
     [
         ("keras_classifier", {"distribution_type": "TF", "number_of_parameter_servers": 0}),
         ("keras_classifier", {"distribution_type": "TF", "number_of_workers": 1}),
-        # The shortest training of each trainer that no demo starts by its command line.
-        pytest.param("keras_horovod", {**MPI, "min_workers": 1}, marks=pytest.mark.command_line),
+        ("keras_horovod", {**MPI, "min_workers": 1}),
+        # No other test starts torch_horovod by its command line.
         pytest.param("torch_horovod", MPI, marks=pytest.mark.command_line),
-        pytest.param(
-            "torch_classifier",
-            {"distribution_type": "PyTorch", "number_of_workers": 1},
-            marks=pytest.mark.command_line,
-        ),
+        ("torch_classifier", {"distribution_type": "PyTorch", "number_of_workers": 1}),
     ],
     ids=["MultiWorkerMirrored", "ParameterServer", "Horovod elastic", "Horovod torch", "DDP"],
 )
