@@ -15,7 +15,7 @@ from kfp_distributed.components.train.tell import stored_log
 from kfp_distributed.components.train.tell.log_format import parse_line
 from kfp_distributed.components.train.tell.stored_log import StoredLog, read_log
 from kfp_distributed.storage import open_store
-from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.errors import StorageError, StoreAway
 
 TIME = 1795442712.5
 COMPRESSOR = zlib.compressobj
@@ -42,16 +42,23 @@ def make(tmp_path, warnings):
     return start
 
 
+def close(log, seconds):
+    """End a log as that of a cancelled step, which waits for some seconds."""
+    log.end(gives_up=True)
+    log.is_stored(seconds)
+    log.close()
+
+
 class AwayStore:
     """A store that answers when it is told to."""
 
     def __init__(self, store):
-        self.store, self.is_away, self.asked = store, True, threading.Event()
+        self.store, self.is_away, self.asked, self.error = store, True, threading.Event(), StoreAway
 
     def write(self, key, data, content_type):
         self.asked.set()
         if self.is_away:
-            raise StorageError("store", "bucket", "x", "no answer")
+            raise self.error("store", "bucket", "x", "no answer")
         self.store.write(key, data, content_type)
 
 
@@ -65,7 +72,7 @@ def test_entries_are_stored_in_order_with_their_times(make, tmp_path, warnings):
     log = make()
     for entry in entries:
         log.add(entry)
-    log.close(120)
+    close(log, 120)
     log.add(entries[0])
     read = list(read_log(open_store(str(tmp_path))))
     assert read == [
@@ -94,7 +101,7 @@ def test_a_part_is_stored_while_the_job_runs(make, tmp_path, monkeypatch):
     while not first.exists():
         assert not waits.wait(0.01)
     log.add(lines(2)[0])
-    log.close(120)
+    close(log, 120)
     assert list(read_log(open_store(str(tmp_path)))) == lines(1, 2)
     assert zlib.decompress(first.read_bytes(), 31).endswith(b"line 1\n")
 
@@ -105,7 +112,7 @@ def test_a_large_part_is_stored_at_once(make, tmp_path, monkeypatch):
     entries = lines(*range(10_000))
     for entry in entries:
         log.add(entry)
-    log.close(120)
+    close(log, 120)
     assert list(read_log(open_store(str(tmp_path)))) == entries
     assert len(list((tmp_path / "1").iterdir())) == 4
 
@@ -119,7 +126,7 @@ def test_parts_wait_for_a_store_that_is_away(make, tmp_path, monkeypatch, warnin
     assert store.asked.wait(120)
     log.add(lines(2)[0])
     store.is_away = False
-    log.close(120)
+    close(log, 120)
     assert list(read_log(open_store(str(tmp_path)))) == lines(1, 2)
     assert [level for level, _ in warnings] == ["WARNING"]
     assert "no answer" in warnings[0][1]
@@ -134,7 +141,7 @@ def test_the_oldest_parts_are_dropped_if_too_many_wait(make, tmp_path, monkeypat
     for entry in entries:
         log.add(entry)
     store.is_away = False
-    log.close(120)
+    close(log, 120)
     read = list(read_log(open_store(str(tmp_path))))
     kept = [entry for entry in read if entry.replica != "job"]
     gaps = [int(entry.message.split()[0]) for entry in read if entry.replica == "job"]
@@ -144,11 +151,31 @@ def test_the_oldest_parts_are_dropped_if_too_many_wait(make, tmp_path, monkeypat
     assert sum(gaps) + len(kept) == len(entries)
 
 
+def test_the_end_waits_for_a_store_that_is_away_but_not_for_one_that_refuses(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(stored_log, "RETRY_SECONDS", 0.01)
+    store = AwayStore(open_store(str(tmp_path / "1")))
+    log = make(store=store)
+    log.add(lines(1)[0])
+    log.end(gives_up=False)
+    assert store.asked.wait(120)
+    assert not log.is_stored(0.1)
+    store.is_away = False
+    assert log.is_stored(120)
+    assert list(read_log(open_store(str(tmp_path)))) == lines(1)
+
+    store = AwayStore(open_store(str(tmp_path / "2")))
+    store.error = StorageError
+    log = make(store=store)
+    log.add(lines(1)[0])
+    log.end(gives_up=False)
+    assert log.is_stored(120)
+
+
 def test_a_store_that_never_answers_delays_the_end_no_longer_than_allowed(make, tmp_path, warnings):
     store = AwayStore(open_store(str(tmp_path / "1")))
     log = make(store=store)
     log.add(lines(1)[0])
-    log.close(0.1)
+    close(log, 0.1)
     assert store.asked.wait(120)
     assert list(read_log(open_store(str(tmp_path)))) == []
     assert warnings
@@ -159,7 +186,7 @@ def test_a_store_that_refuses_the_log_delays_the_end_by_one_request(make, tmp_pa
     log = make(store=AwayStore(open_store(str(tmp_path / "1"))))
     log.add(lines(1)[0])
     begun = time.monotonic()
-    log.close(500)
+    close(log, 500)
     # Further requests would be sent for as long as it may wait.
     assert time.monotonic() - begun < 250
     assert [thread for thread in {*threading.enumerate()} - before if thread.name == "stored log"] == []
@@ -176,7 +203,7 @@ def test_lines_that_two_attempts_have_read_are_one(make, tmp_path):
         log = make(attempt)
         for entry in entries:
             log.add(entry)
-        log.close(120)
+        close(log, 120)
     assert list(read_log(open_store(str(tmp_path)))) == [*twice[:4], *together[4:], *lines(4)]
 
 
@@ -218,7 +245,7 @@ def test_a_signal_during_the_compression_loses_no_line(make, tmp_path, monkeypat
     finally:
         monkeypatch.undo()
         signal.signal(signal.SIGTERM, before)
-    log.close(120)
+    close(log, 120)
     assert 1000 < len(added) < len(entries)
     assert list(read_log(open_store(str(tmp_path)))) == entries[: len(added) + 1]
 
@@ -229,7 +256,7 @@ def test_a_part_that_cannot_be_read_hides_no_other_part(make, tmp_path, monkeypa
     entries = lines(*range(10_000))
     for entry in entries:
         log.add(entry)
-    log.close(120)
+    close(log, 120)
     second = tmp_path / "1" / "00000002.gz"
     second.write_bytes(second.read_bytes()[:-100])
     read = list(read_log(open_store(str(tmp_path))))
@@ -258,7 +285,7 @@ def test_lines_that_are_lost_at_the_end_are_counted_after_an_earlier_outage_too(
         log.add(entry)
     while len(warnings) < 2:  # By then, the second outage is noted.
         assert not waits.wait(0.01)
-    log.close(0.2)
+    close(log, 0.2)
     assert warnings[-1] == ("WARNING", "the last 2 lines of the log are not stored")
     assert [text for _, text in warnings if "no answer" in text] == [warnings[0][1], warnings[1][1]]
 
@@ -271,5 +298,5 @@ def test_lines_of_a_second_are_one_however_two_attempts_have_read_them(make, tmp
         for start in range(0, len(stamped), at_once):
             for line in reader.feed(b"".join(stamped[start : start + at_once]), 0.0):
                 log.add(LogEntry(line.time, "INFO", "worker-0", line.text))
-        log.close(120)
+        close(log, 120)
     assert [entry.message for entry in read_log(open_store(str(tmp_path)))] == [f"row {row}" for row in range(150)]

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 
 from kfp_distributed.components.train.describe.training_job import TrainingJob
-from kfp_distributed.components.train.run.deadline import call_within
 from kfp_distributed.components.train.run.facts import Log
 from kfp_distributed.components.train.run.log_entry import LogEntry
 from kfp_distributed.components.train.run.resume import training_folder
@@ -21,18 +20,27 @@ from kfp_distributed.components.train.tell.training_summary import (
     TrainingSummary,
     format_moment,
 )
+from kfp_distributed.storage.answers import seconds_since_answer
 from kfp_distributed.storage.errors import KeyNotFound, StorageError
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.task_folder import pipeline_root
 from kfp_distributed.storage.uri import join_uri
 
-END_SECONDS = 5.0
-"""Seconds by which the records may delay the end of a step."""
+AWAY_SECONDS = 60.0
+"""Seconds without an answer of the object store after which a step ends without its records. On a busy node a request
+takes several seconds, and the end of a training is stored as long as requests are answered."""
 
 KILLED_SECONDS = 2.0
-"""Seconds by which they may delay the end of a cancelled step, which is killed soon."""
+"""Seconds by which the records may delay the end of a cancelled step, which is killed soon."""
+
+PROGRESS_SECONDS = 10.0
+"""Seconds between two lines which say that the step waits for its records."""
+
+LOOK_SECONDS = 0.2
+"""Interval at which the step looks whether its records are stored."""
 
 _RETRY_SECONDS = 2.0
+"""Seconds for which a request is retried while the training runs, and at the end of a cancelled step."""
 
 _NOT_LISTED = "the training is not listed by `kfp-distributed jobs --ended`"
 
@@ -55,6 +63,7 @@ class Records:
         self._beginning: threading.Thread | None = None
         self._knows_begin = False
         self._is_finished = False
+        self._retry_seconds = _RETRY_SECONDS
 
     def add(self, entry: LogEntry) -> None:
         """Add an entry to the stored log."""
@@ -106,15 +115,40 @@ class Records:
         if self._is_finished or not self._summary or not self._beginning:
             return
         self._is_finished = True
-        seconds = KILLED_SECONDS if status == "KILLED" else END_SECONDS
-        until = time.monotonic() + seconds
-        self._stored_log.end()
-        end = partial(self._end, _STATES[status], reason, report)
-        if not call_within(seconds, end):
-            self._log("WARNING", f"summary and report of the training are not stored within {seconds:g} s")
-        self._stored_log.close(max(0.0, until - time.monotonic()))
+        is_killed, begun = status == "KILLED", time.monotonic()
+        self._retry_seconds = _RETRY_SECONDS if is_killed else AWAY_SECONDS
+        self._stored_log.end(gives_up=is_killed)
+        ending = threading.Thread(target=self._end, args=(_STATES[status], reason, report), daemon=True)
+        ending.start()
+        self._await(ending, is_killed, begun)
+        if ending.is_alive():
+            self._log("WARNING", f"summary and report of the training are not stored: {self._silence(is_killed)}")
+        self._stored_log.close()
 
-    def _end(self, state: TrainingState, reason: str, report: str) -> bool:
+    def _await(self, ending: threading.Thread, is_killed: bool, begun: float) -> None:
+        """Wait until all is stored, or the store has not answered for too long."""
+        told = begun
+        while True:
+            ending.join(LOOK_SECONDS)
+            if not ending.is_alive() and self._stored_log.is_stored(LOOK_SECONDS):
+                return
+            now, answered = time.monotonic(), seconds_since_answer()
+            waited = now - begun
+            if is_killed and waited >= KILLED_SECONDS:
+                return
+            if waited >= AWAY_SECONDS and (answered is None or answered >= AWAY_SECONDS):
+                return
+            if now - told >= PROGRESS_SECONDS:
+                told = now
+                self._log("INFO", f"storing log, report and summary of the training, for {waited:.0f} s so far")
+
+    @staticmethod
+    def _silence(is_killed: bool) -> str:
+        if is_killed:
+            return f"a cancelled step waits {KILLED_SECONDS:g} s for them"
+        return f"the object store has not answered for {AWAY_SECONDS:g} s"
+
+    def _end(self, state: TrainingState, reason: str, report: str) -> None:
         assert self._summary
         assert self._beginning
         self._beginning.join()
@@ -123,7 +157,6 @@ class Records:
         if report:
             content = report.encode(errors="backslashreplace"), "text/html; charset=utf-8"
             self._write("the report is not stored beside the checkpoints", self._summary.folder, REPORT, *content)
-        return True
 
     def _store_summaries(self) -> None:
         assert self._summary
@@ -139,13 +172,13 @@ class Records:
         content = self._summary.to_json().encode(), "application/json"
         self._write("the summary of the training is not stored", folder, SUMMARY, *content)
         root = pipeline_root(self._summary.model)
-        if root and self._summary.namespace:
+        if "://" in root and self._summary.namespace:
             self._write(_NOT_LISTED, root, self._summary.index_key, *content)
 
     def _first_begin(self, summary: TrainingSummary) -> float:
         """Return when the training began: an earlier attempt of this step may have started the job."""
         try:
-            content = open_store(summary.folder, retry_seconds=_RETRY_SECONDS).read(SUMMARY)
+            content = open_store(summary.folder, retry_seconds=self._retry_seconds).read(SUMMARY)
         except KeyNotFound:
             return summary.created
         with suppress(ValueError):  # Written by another version.
@@ -155,6 +188,6 @@ class Records:
     def _write(self, fault: str, folder: str, key: str, content: bytes, content_type: str) -> None:
         """Store an object. If that fails, the others are stored nevertheless."""
         try:
-            open_store(folder, retry_seconds=_RETRY_SECONDS).write(key, content, content_type)
+            open_store(folder, retry_seconds=self._retry_seconds).write(key, content, content_type)
         except (StorageError, ValueError, OSError) as error:
             self._log("WARNING", f"{fault}: {error}")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from kfp_distributed.components.train.run.facts import Log
 from kfp_distributed.components.train.run.log_entry import JOB, LogEntry, precise_lines
 from kfp_distributed.components.train.tell.log_format import parse_line
-from kfp_distributed.storage.errors import KeyNotFound, StorageError
+from kfp_distributed.storage.errors import KeyNotFound, StorageError, StoreAway
 from kfp_distributed.storage.store import Store
 
 PART_SECONDS = 30.0
@@ -95,7 +95,8 @@ class StoredLog:
         self._lock, self._wake = threading.Lock(), threading.Event()
         self._part, self._waiting = Part(), deque[_Waiting]()
         self._parts = 0
-        self._is_closed, self._has_warned = False, False
+        self._is_closed, self._gives_up = False, False
+        self._is_away, self._has_warned = False, False
         self._store: Store | None = None
         self._thread: threading.Thread | None = None
 
@@ -120,21 +121,27 @@ class StoredLog:
         thread.start()
         self._thread = thread
 
-    def end(self) -> None:
-        """Begin to store the rest of the log. Later entries are ignored."""
+    def end(self, gives_up: bool) -> None:
+        """Begin to store the rest of the log. Later entries are ignored.
+
+        Args:
+            gives_up: Whether a part is not sent again if the store does not answer.
+        """
         with self._lock:
-            self._is_closed = True
+            self._is_closed, self._gives_up = True, gives_up
             self._close_part()
         self._wake.set()
 
-    def close(self, seconds: float) -> None:
-        """Store the rest of the log, if that takes not longer than some seconds. Later entries are ignored."""
-        self.end()
-        if not self._thread:
-            return
-        self._thread.join(seconds)
+    def is_stored(self, seconds: float) -> bool:
+        """Wait for some seconds until the rest of the log is stored or given up; return whether it is."""
+        if self._thread:
+            self._thread.join(seconds)
+        return not self._thread or not self._thread.is_alive()
+
+    def close(self) -> None:
+        """Warn of lines that are not stored. Nothing is logged afterwards, because the process may end."""
         with self._lock:
-            self._has_warned = True  # The process may end now, when a thread must not print.
+            self._has_warned = True  # A thread must not print while the interpreter ends.
             if lines := sum(part.lines for part in self._waiting):
                 self._log("WARNING", f"the last {lines} lines of the log are not stored")
 
@@ -162,8 +169,9 @@ class StoredLog:
                 is_last = self._is_closed
                 if time.monotonic() - self._part.begun >= PART_SECONDS:
                     self._close_part()
-            pause = PART_SECONDS if self._send(open_folder) else RETRY_SECONDS
-            if is_last:  # The end of the step is not delayed by another attempt.
+            is_sent = self._send(open_folder)
+            pause = PART_SECONDS if is_sent else RETRY_SECONDS
+            if is_last and (is_sent or self._gives_up or not self._is_away):
                 return
 
     def _send(self, open_folder: Callable[[], Store]) -> bool:
@@ -177,6 +185,7 @@ class StoredLog:
                 self._store = self._store or open_folder()
                 self._store.write(f"{part.number:08d}.gz", part.data, "application/gzip")
             except (StorageError, ValueError, OSError) as error:
+                self._is_away = isinstance(error, StoreAway)
                 if not self._has_warned:
                     self._has_warned = True
                     self._log("WARNING", f"the log is not stored beside the checkpoints at the moment: {error}")
