@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from kfp_distributed.components.train.tell.stored_log import read_log
 from kfp_distributed.components.train.tell.training_summary import INDEX, LOGS, REPORT, TrainingSummary
 from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.errors import KeyNotFound
+from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import join_uri
@@ -60,7 +62,10 @@ def read_summaries(store: Store, namespace: str, limit: int, name: str = "") -> 
 
 
 def ended_rows(
-    summaries: Iterable[TrainingSummary], is_running: Callable[[TrainingSummary], bool], now: datetime
+    summaries: Iterable[TrainingSummary],
+    is_running: Callable[[TrainingSummary], bool],
+    now: datetime,
+    look_up: Callable[[TrainingSummary], TrainingSummary] = lambda summary: summary,
 ) -> list[EndedRow]:
     """Return the rows of trainings that have ended.
 
@@ -68,9 +73,10 @@ def ended_rows(
         summaries: Summaries of trainings.
         is_running: Returns whether a training has not ended. Asked if its summary says so.
         now: Current time.
+        look_up: Returns the summary of a training that has ended with what else is known. Default: nothing else.
     """
     return [
-        _ended_row(summary, now.timestamp())
+        _ended_row(look_up(summary), now.timestamp())
         for summary in summaries
         if summary.state != "running" or not is_running(summary)
     ]
@@ -93,6 +99,20 @@ def alive_seconds(summary: TrainingSummary, credentials: Credentials, now: datet
     return None
 
 
+def with_known_end(summary: TrainingSummary, credentials: Credentials) -> TrainingSummary:
+    """Return the summary of a training that has no job. With a complete model it has succeeded, even if its step died.
+
+    Raises:
+        StorageError: The store cannot be read.
+    """
+    if summary.state == "running":
+        with suppress(KeyNotFound, ValueError):
+            model = open_store(summary.model, credentials, _RETRY_SECONDS)
+            if ModelManifest.from_json(model.read(MODEL_MANIFEST)).job == summary.name:
+                return replace(summary, state="succeeded")
+    return summary
+
+
 def _ended_row(summary: TrainingSummary, now: float) -> EndedRow:
     ended = summary.ended
     return EndedRow(
@@ -113,7 +133,7 @@ def kind_of(summary: TrainingSummary) -> str:
 
 
 def state_of(summary: TrainingSummary) -> str:
-    """Return the state of a training whose job is gone. It is "lost" if its step was killed."""
+    """Return the state of a training whose job is gone. It is "lost" if its step was killed before it had a model."""
     return "lost" if summary.state == "running" else summary.state
 
 

@@ -1,11 +1,12 @@
 """`kfp-distributed jobs`."""
 
 from datetime import UTC, datetime
+from functools import partial
 
 import click
 
 from kfp_distributed.cli.cluster_jobs import JobRow, job_rows
-from kfp_distributed.cli.ended_jobs import EndedRow, alive_seconds, ended_rows, read_summaries
+from kfp_distributed.cli.ended_jobs import EndedRow, alive_seconds, ended_rows, read_summaries, with_known_end
 from kfp_distributed.cli.job_search import list_jobs, list_pods
 from kfp_distributed.cli.options import bucket_option, connected, namespace_option, refused
 from kfp_distributed.cli.pipeline_store import StoreNotReached, bucket_words, open_pipeline_store
@@ -61,7 +62,8 @@ def _list_ended(api: ClusterApi, limit: int, bucket: str) -> None:
         def is_running(summary: TrainingSummary) -> bool:
             return summary.name in existing or alive_seconds(summary, credentials, now) is not None
 
-        rows = ended_rows(read_summaries(store, api.namespace, limit), is_running, now)
+        look_up = partial(with_known_end, credentials=credentials)
+        rows = ended_rows(read_summaries(store, api.namespace, limit), is_running, now, look_up)
     except ClusterError as error:
         raise refused(error) from None
     except (StorageError, StoreNotReached, ValueError) as error:

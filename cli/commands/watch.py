@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from kfp_distributed.cli.cluster_jobs import ClusterJob, objects_of
-from kfp_distributed.cli.ended_jobs import alive_seconds, describe_end, has_report, kind_of
+from kfp_distributed.cli.ended_jobs import alive_seconds, describe_end, has_report, kind_of, with_known_end
 from kfp_distributed.cli.ended_search import ended_job
 from kfp_distributed.cli.job_facts import follow_job
 from kfp_distributed.cli.job_search import existing_job
@@ -25,7 +25,6 @@ from kfp_distributed.components.train.tell.log_format import error_lines
 from kfp_distributed.components.train.tell.step_log import log_entry
 from kfp_distributed.components.train.tell.training_summary import TrainingSummary
 from kfp_distributed.pipelines.progress_table import progress_table
-from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.trainers.runtime.progress import parse_progress
 
 
@@ -47,7 +46,13 @@ def command(context: click.Context, job: str, namespace: str, bucket: str) -> No
         training = existing_job(api, job)
         if training is None:
             with ended_job(api, job, bucket, "watch") as (summary, credentials):
-                lines = _describe(summary, credentials, datetime.now(UTC))
+                now = datetime.now(UTC)
+                age = alive_seconds(summary, credentials, now)
+                if age is None:
+                    summary = with_known_end(summary, credentials)
+                    lines = describe_end(summary, now, has_report(summary, credentials))
+                else:
+                    lines = _describe_step(summary, age)
             click.echo("\n".join(lines))
             context.exit(int(summary.state != "succeeded"))
         status = _watch(api, training)
@@ -65,11 +70,8 @@ def command(context: click.Context, job: str, namespace: str, bucket: str) -> No
     context.exit(1)
 
 
-def _describe(summary: TrainingSummary, credentials: Credentials, now: datetime) -> list[str]:
-    """Return lines about a training that has no job."""
-    age = alive_seconds(summary, credentials, now)
-    if age is None:
-        return describe_end(summary, now, has_report(summary, credentials))
+def _describe_step(summary: TrainingSummary, age: float) -> list[str]:
+    """Return lines about a training that has no job, but whose step wrote its heartbeat so many seconds ago."""
     return [
         f"{kind_of(summary)} {summary.namespace}/{summary.name} has no object at the moment, but its step wrote its "
         f"heartbeat {format_seconds(round(age))} ago: it creates the job again, or is ending. Watch it again in 2 "

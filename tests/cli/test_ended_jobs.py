@@ -18,6 +18,7 @@ from kfp_distributed.components.train.run.log_entry import LogEntry
 from kfp_distributed.components.train.tell.stored_log import StoredLog
 from kfp_distributed.components.train.tell.training_summary import TrainingSummary
 from kfp_distributed.storage import embedded_object_store, open_store
+from kfp_distributed.storage.model import ModelManifest
 from kfp_distributed.storage.store import Store
 
 pytestmark = pytest.mark.takes(3)
@@ -106,7 +107,8 @@ def invoke(tmp_path, monkeypatch):
         log.start(lambda: open_store(f"{FAILED.folder}/logs/1", credentials))
         for replica, text in (("worker-0", REMARK), ("worker-0", "begins"), ("job", "failed")):
             log.add(LogEntry(CREATED, "INFO", replica, text))
-        log.close(10)
+        log.end(gives_up=True)
+        assert log.is_stored(120)
         api.put("services/minio-service", {"metadata": {}})
         api.put("configmaps/kfp-launcher", {"metadata": {}, "data": {"defaultPipelineRoot": "s3://pipelines/root"}})
         keys = {"accesskey": server.access_key, "secretkey": server.secret_key}
@@ -152,6 +154,17 @@ def test_a_training_is_lost_when_its_step_writes_no_heartbeat_any_more(invoke):
     assert invoke("watch", "fit-1").output.startswith("Job default/fit-1 lost.")
     invoke.root.delete([heartbeat])
     assert re.search(r"fit-1 +Job +lost ", invoke("jobs", "--ended").output)
+
+
+@pytest.mark.parametrize(("job", "state"), [("fit-1", "succeeded"), ("fit-2", "lost")])
+def test_a_training_without_an_end_has_succeeded_if_its_model_is_complete(invoke, job, state):
+    """Its step was killed before it had stored the end. Another job may have saved the model of an earlier run."""
+    invoke.root.write(LOST.index_key, LOST.to_json().encode())
+    invoke.root.write("model/model.json", ModelManifest(job=job).to_json().encode())
+    assert re.search(rf"fit-1 +Job +{state} ", invoke("jobs", "--ended").output)
+    result = invoke("watch", "fit-1")
+    assert result.output.startswith(f"Job default/fit-1 {state}.")
+    assert result.exit_code == int(state == "lost")
 
 
 def test_jobs_ended_names_the_kinds_that_it_may_not_list(invoke):
