@@ -1,6 +1,9 @@
 """Lets tests start replicas and steps without importing their frameworks anew: a server for each Python forks them.
 
 A plugin of pytest. A test that asks for real command lines is marked `command_line`.
+
+All forks of a server have its hash seed. So ranks that are forks agree on the order of a set, though those of a user do
+not. Only a test that is marked finds a trainer that depends on it.
 """
 
 import fcntl
