@@ -173,7 +173,7 @@ class TestStepEnvironment:
     def test_missing_variables_of_the_pod_are_logged(self, monkeypatch, capsys, removed, names):
         for name in removed:
             monkeypatch.delenv(name)
-        choose.warn_of_missing(URI, None, log)
+        choose.warn_of_missing(URI, log)
         lines = brief_lines(capsys.readouterr().out)
         if names is None:
             assert lines == []
@@ -182,23 +182,18 @@ class TestStepEnvironment:
         assert f"the KFP backend has not set {names} " in line
         assert "does not delete the job" in line
 
-    def test_a_task_config_of_the_driver_is_accepted(self, capsys):
+    def test_a_task_config_of_the_driver_is_accepted(self):
         config = {"node_selector": DRIVER_TASK_CONFIG["nodeSelector"], "resources": DRIVER_TASK_CONFIG["resources"]}
-        choose.warn_of_missing(URI, config, log)
-        assert capsys.readouterr().out == ""
         assert read_task_settings(config) == TaskSettings()
 
-    def test_a_missing_task_config_is_logged(self, capsys):
-        choose.warn_of_missing(URI, vars(dsl.TaskConfig()), log)  # What kfp passes if the driver passes nothing.
-        (line,) = brief_lines(capsys.readouterr().out)
-        assert "the KFP backend has passed no TaskConfig " in line
-        assert "distribution_specification" in line
+    def test_a_step_that_was_compiled_without_task_config_has_no_settings(self):
+        assert read_task_settings(vars(dsl.TaskConfig())) == TaskSettings()  # What kfp passes then.
 
     def test_nothing_is_logged_of_a_step_that_no_backend_runs(self, monkeypatch, capsys, tmp_path):
         monkeypatch.delenv(POD_NAME_VARIABLE)
-        choose.warn_of_missing("/home/me/artifacts/digits/train/model", vars(dsl.TaskConfig()), log)  # A notebook.
+        choose.warn_of_missing("/home/me/artifacts/digits/train/model", log)  # A notebook.
         monkeypatch.setattr(choose, "TOKEN_FILE", tmp_path / "none")
-        choose.warn_of_missing(URI, vars(dsl.TaskConfig()), log)
+        choose.warn_of_missing(URI, log)
         assert capsys.readouterr().out == ""
 
     def test_the_fields_of_a_task_config_are_those_of_kfp(self):

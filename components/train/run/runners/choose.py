@@ -77,7 +77,7 @@ def choose_runner(
             f"runner = 'local' cannot be combined with cluster_configuration_secret = {secret!r}; remove one of the two"
         )
     if secret or kind_of_runner(name) == "kubernetes":
-        warn_of_missing(model_uri, task_config, log)
+        warn_of_missing(model_uri, log)
         return kubernetes_runner(connect(), model_uri, log, secret, task_config, packages)
     return LocalRunner()
 
@@ -96,12 +96,11 @@ def _checked(name: str) -> str:
     return name
 
 
-def warn_of_missing(model_uri: str, task_config: Mapping[str, Any] | None, log: Log) -> None:
+def warn_of_missing(model_uri: str, log: Log) -> None:
     """Log what the KFP backend should have given to this step and has not.
 
     Args:
         model_uri: URI of the step's model. A local path means that no backend runs the step.
-        task_config: Fields of the `TaskConfig` of the task. All are None if the backend passes no TaskConfig.
         log: Receives lines of the step's log.
     """
     if not TOKEN_FILE.exists() or "://" not in model_uri:
@@ -113,13 +112,6 @@ def warn_of_missing(model_uri: str, task_config: Mapping[str, Any] | None, log: 
             f"the KFP backend has not set {' and '.join(unset)} in this step: Kubernetes does not delete the job "
             "together with the step's pod, and the name of the job may lack sub-pipelines and iterations. If the pod "
             "disappears, run kfp-distributed cancel",
-        )
-    # The driver always passes resources, at least {}.
-    if task_config is not None and task_config.get("resources") is None:
-        log(
-            "WARNING",
-            "the KFP backend has passed no TaskConfig to this step: the resources and other settings of the task do "
-            "not apply to the replicas. Set them in distribution_specification, or update KFP to 2.15 or later",
         )
 
 
