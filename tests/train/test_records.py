@@ -166,6 +166,7 @@ def test_a_store_that_does_not_answer_delays_the_end_by_a_bounded_time(
     attempt.add(entry)
 
     def open_slowly(uri, **options):
+        wait_until(lambda: [*training_folder(tmp_path).glob("logs/*/*.gz")])
         clock.seconds += seconds
         is_finished.wait(120)
         return open_store(uri, **options)
@@ -173,7 +174,8 @@ def test_a_store_that_does_not_answer_delays_the_end_by_a_bounded_time(
     monkeypatch.setattr(records, "open_store", open_slowly)
     attempt.finish(status)
     is_finished.set()
-    assert warnings[-1] == f"summary and report of the training are not stored: {reason}"
+    assert warnings == [f"summary and report of the training are not stored: {reason}"]
+    assert list(read_log(open_store(f"{training_folder(tmp_path)}/logs"))) == [entry]
 
 
 def test_the_log_is_stored_if_the_store_could_not_be_opened_at_the_start(store, begin, monkeypatch, warnings):
