@@ -88,6 +88,8 @@ class Question:
         endpoint: Address of the object store from this machine, as host:port and whether it uses TLS. Default: None,
             the address that pods use.
         libraries: Libraries that the steps of a compiled pipeline need. Default: none.
+        buckets: Buckets that they name, as (step, parameter, URI). The URI is "" for the folder `models` beside the
+            artifacts. Default: none.
         specification: distribution_specification that must work. Default: None, any.
         command: Command line that repeats these checks.
     """
@@ -102,6 +104,7 @@ class Question:
     claims: bool = False
     endpoint: tuple[str, bool] | None = None
     libraries: tuple[StepLibrary, ...] = ()
+    buckets: tuple[tuple[str, str, str], ...] = ()
     specification: DistributionSpecification | None = None
     command: str = "kfp-distributed doctor"
 

@@ -59,15 +59,15 @@ def library_fault(config_map: Mapping[str, Any], hash_: str) -> str:
     return "" if actual == hash_ else f"its content has the hash {actual[:12]}, not {hash_[:12]}"
 
 
-def read_step_libraries(text: str) -> list[StepLibrary]:
-    """Return the libraries that the steps of a compiled pipeline or component need, in the order of the file.
+def read_pipeline(text: str) -> dict[str, Any]:
+    """Parse a compiled pipeline or component.
 
     Args:
         text: YAML as kfp's compiler writes it.
 
     Raises:
-        ValueError: It is no YAML, no compiled pipeline, or has no step of this library. The text completes a sentence
-            that begins with the name of the file.
+        ValueError: It is no YAML or no compiled pipeline. The text completes a sentence that begins with the name of
+            the file.
     """
     try:
         documents = list(yaml.safe_load_all(text))
@@ -76,7 +76,19 @@ def read_step_libraries(text: str) -> list[StepLibrary]:
     specs = [document for document in documents if isinstance(document, dict) and "deploymentSpec" in document]
     if not specs:
         raise ValueError("is not a compiled pipeline: it has no deploymentSpec")
-    executors = _mapping(_mapping(specs[0]["deploymentSpec"]).get("executors"))
+    return specs[0]
+
+
+def read_step_libraries(spec: Mapping[str, Any]) -> list[StepLibrary]:
+    """Return the libraries that the steps of a compiled pipeline or component need, in the order of the file.
+
+    Args:
+        spec: As `read_pipeline` returns it.
+
+    Raises:
+        ValueError: It has no step of this library. The text completes a sentence that begins with the name of the file.
+    """
+    executors = _mapping(_mapping(spec["deploymentSpec"]).get("executors"))
     libraries = [library for name, executor in executors.items() if (library := _step_library(name, executor))]
     if not libraries:
         raise ValueError(

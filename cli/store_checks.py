@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from kfp_distributed.cli.checks import Check, Question, Refusal
-from kfp_distributed.storage.buckets import creation_command
+from kfp_distributed.storage.buckets import creation_command, port_forward
 from kfp_distributed.storage.kfp_store import WHAT_TO_SET, StoreReference
 from kfp_distributed.storage.uri import parse_uri
 
@@ -49,53 +49,47 @@ def judge_store(store: StoreReference | Refusal, fields: Collection[str] | Refus
     return checks
 
 
-def judge_bucket(question: Question, uri: str, store: StoreReference | Refusal, answer: BucketAnswer | None) -> Check:
-    """Return the check of the bucket.
+def judge_bucket(
+    question: Question, uri: str, store: StoreReference | Refusal, answer: BucketAnswer | None, name: str = "bucket"
+) -> Check:
+    """Return the check of a bucket.
 
     Args:
         question: Options of `doctor`.
         uri: URI in the bucket.
         store: The object store.
         answer: Answer of the bucket; None if its address or its keys are unknown.
+        name: Name of the check. Default: that of the bucket of the pipeline root.
     """
     if answer is None or isinstance(store, Refusal):
         text = f"{uri} was not checked, because the address or the keys of the store are missing"
-        return Check("bucket", "warning", text, f"fix the problems above, then repeat: {question.command}")
+        return Check(name, "warning", text, f"fix the problems above, then repeat: {question.command}")
     if not answer.reached:
         text = f"{uri} cannot be reached from this machine: {answer.error}; pods may still reach it"
-        return Check("bucket", "warning", text, forward_command(store, question.command))
+        return Check(name, "warning", text, forward_command(store, question.command))
     if "NoSuchBucket" in answer.error:
         text = f"{uri} does not exist; steps do not create buckets"
         endpoint, secure = question.endpoint or (store.endpoint, store.secure)
         make = creation_command(parse_uri(uri).bucket, _url(endpoint, secure))
         fix = f"to create it, with the keys of {store.namespace}/{store.secret}: {make}"
-        return Check("bucket", "failed", text, fix)
+        return Check(name, "failed", text, fix)
     if answer.error:
         is_wrong_name = "InvalidBucketName" in answer.error
         fix = "choose another name" if is_wrong_name else "correct the Secret, or the permissions of its account"
-        return Check("bucket", "failed", f"{uri}: {answer.error}", fix)
-    return Check("bucket", "ok", f"{uri} can be listed with the keys of the Secret")
+        return Check(name, "failed", f"{uri}: {answer.error}", fix)
+    return Check(name, "ok", f"{uri} can be listed with the keys of the Secret")
 
 
 def forward_command(store: StoreReference, command: str) -> str:
     """Return the command that checks a store in the cluster, such as service.namespace:9000, from outside.
 
-    It sets AWS_ENDPOINT_URL_S3, which has precedence over AWS_ENDPOINT_URL. Not for TLS: the certificate of a store
-    does not name localhost.
+    It sets AWS_ENDPOINT_URL_S3, which has precedence over AWS_ENDPOINT_URL.
     """
-    host, _, port = store.endpoint.partition(":")
-    service, _, home = host.removesuffix(".cluster.local").removesuffix(".svc").partition(".")
-    if store.secure or not home or "." in home:
+    forward, url = port_forward(store.endpoint, store.secure)
+    if not forward:
         address = _url("HOST:PORT", store.secure)
         return f"with an address that this machine reaches: AWS_ENDPOINT_URL_S3={address} {command}"
-    port = port or "80"
-    # Only root may listen at a port below 1024.
-    local_port = port if len(port) > 3 else f"9{port:0>3}"
-    ports = port if local_port == port else f"{local_port}:{port}"
-    return (
-        f"kubectl port-forward --namespace {home} service/{service} {ports} & sleep 3; "
-        f"AWS_ENDPOINT_URL_S3=http://localhost:{local_port} {command}; kill $!"
-    )
+    return f"{forward} & sleep 3; AWS_ENDPOINT_URL_S3={url} {command}; kill $!"
 
 
 def _url(endpoint: str, secure: bool) -> str:

@@ -31,6 +31,7 @@ from kfp_distributed.cli.operator_checks import (
     kinds_of,
 )
 from kfp_distributed.cli.pipeline_store import find_store, reach, store_credentials
+from kfp_distributed.cli.step_buckets import judge_models
 from kfp_distributed.cli.store_checks import BucketAnswer, judge_bucket, judge_store
 from kfp_distributed.cluster_api.access import is_allowed
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
@@ -52,6 +53,7 @@ from kfp_distributed.library.content import content_hash, read_library
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.kfp_store import StoreReference
 from kfp_distributed.storage.opener import open_store
+from kfp_distributed.storage.uri import parse_uri
 
 T = TypeVar("T")
 
@@ -133,6 +135,23 @@ def _libraries(api: ClusterApi, question: Question) -> Iterator[Check]:
 
 
 def _object_store(read: Read, question: Question, uri: str, store: StoreReference | Refusal) -> Iterator[Check]:
+    fields, answer = _ask_store(read, question, uri, store)
+    yield from judge_store(store, fields)
+    yield judge_bucket(question, uri, store, answer)
+    root = find_store(read, question.namespace, "")[0]
+    for step, parameter, named in question.buckets:
+        if not named:
+            yield judge_models(step, root)
+        elif parse_uri(named).bucket != parse_uri(uri).bucket:
+            _, store = find_store(read, question.namespace, named)
+            _, answer = _ask_store(read, question, named, store)
+            yield judge_bucket(question, named, store, answer, f"{parameter} of {step}")
+
+
+def _ask_store(
+    read: Read, question: Question, uri: str, store: StoreReference | Refusal
+) -> tuple[set[str] | Refusal | None, BucketAnswer | None]:
+    """Return the fields of the Secret of a store, and the answer of a bucket, as `store_checks` takes them."""
     fields: set[str] | Refusal | None = None
     answer = None
     if isinstance(store, StoreReference):
@@ -143,8 +162,7 @@ def _object_store(read: Read, question: Question, uri: str, store: StoreReferenc
             fields = Refusal(error)
         if isinstance(fields, set) and {store.access_key_field, store.secret_key_field} <= fields:
             answer = _ask_bucket(read, question, uri, store)
-    yield from judge_store(store, fields)
-    yield judge_bucket(question, uri, store, answer)
+    return fields, answer
 
 
 def _ask_bucket(read: Read, question: Question, uri: str, store: StoreReference) -> BucketAnswer:

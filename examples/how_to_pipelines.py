@@ -120,9 +120,7 @@ def images() -> None:
     )
     # --8<-- [end:replica-image]
     scores = evaluate(model=training.outputs["model"], dataset=data.outputs["test_dataset"])
-    export_model(
-        model=training.outputs["model"], metrics=scores.outputs["metrics"], model_name="digits", bucket="models"
-    )
+    export_model(model=training.outputs["model"], metrics=scores.outputs["metrics"], model_name="digits")
 
 
 @dsl.pipeline
@@ -149,7 +147,7 @@ def task_settings() -> None:
 def export_if_good_enough(is_good_enough: bool, model: dsl.Input[dsl.Model], metrics: dsl.Input[dsl.Metrics]) -> None:
     """Export a model that its evaluation found good enough."""
     with dsl.If(is_good_enough == True):  # noqa: E712  (kfp compiles the comparison)
-        export_model(model=model, metrics=metrics, model_name="digits", bucket="models")
+        export_model(model=model, metrics=metrics, model_name="digits")
 
 
 # --8<-- [end:export-if-good-enough]

@@ -59,7 +59,7 @@ def predict_progress(source: str, workers: int = 2, epochs: int = 10) -> float:
     )
     model = training.outputs["model"]
     scores = evaluate(model=model, dataset=data.outputs["test_dataset"], metric="r2")
-    export_model(model=model, metrics=scores.outputs["metrics"], model_name="diabetes", bucket="models")
+    export_model(model=model, metrics=scores.outputs["metrics"], model_name="diabetes")
     return scores.outputs["score"]
 
 

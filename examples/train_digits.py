@@ -20,7 +20,7 @@ def train_digits(workers: int = 3, epochs: int = 10) -> None:
     )
     model = training.outputs["model"]
     scores = evaluate(model=model, dataset=data.outputs["test_dataset"])
-    export_model(model=model, metrics=scores.outputs["metrics"], model_name="digits", bucket="models")
+    export_model(model=model, metrics=scores.outputs["metrics"], model_name="digits")
 
 
 if __name__ == "__main__":

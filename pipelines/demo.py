@@ -17,7 +17,7 @@ from rich.console import Console
 
 from kfp_distributed.components.train.describe.distributions import parse_distribution
 from kfp_distributed.components.train.tell.step_log import SHOW_SAMPLES_VARIABLE
-from kfp_distributed.pipelines.local_run import LocalRun, local_run
+from kfp_distributed.pipelines.local_run import local_run
 from kfp_distributed.pipelines.run_view import RunView
 from kfp_distributed.pipelines.train_and_deploy import train_and_deploy
 from kfp_distributed.pipelines.train_and_export import DIGITS_DISTRIBUTION
@@ -94,19 +94,18 @@ def _run(options: argparse.Namespace, distribution_type: str, folder: Path, cons
             message = f"The step {view.failed} failed. Its log is in {log.name}. It ends with:"
             return _report(console, message, list(view.last_lines), 1)
     console.print()
-    for name, value in [*summary(run_folder, run, view.seconds), ("prediction", prediction)]:
+    for name, value in [*summary(run_folder, view.seconds), ("prediction", prediction)]:
         # Paths are not wrapped, so that people can copy them.
         console.print(f"{name:<15}{value}", highlight=False, soft_wrap=True, markup=False)
     console.print(f"To train with two parameter servers:\n  {_NEXT}", highlight=False, soft_wrap=True, markup=False)
     return 0
 
 
-def summary(run_folder: Path, run: LocalRun, seconds: dict[str, float]) -> list[tuple[str, str]]:
+def summary(run_folder: Path, seconds: dict[str, float]) -> list[tuple[str, str]]:
     """Return the results of a run, as (name, value).
 
     Args:
         run_folder: Folder of the run among the artifacts.
-        run: Folders of the local run.
         seconds: Seconds of each step, by its name.
     """
     rows = [
@@ -115,9 +114,7 @@ def summary(run_folder: Path, run: LocalRun, seconds: dict[str, float]) -> list[
     ]
     exported = run_folder / "export-model"
     if exported.exists():
-        uri = str(_outputs(exported)["uri"])
-        rows.append(("model", f"{run.object_store}/{uri.removeprefix('s3://')}"))
-        rows.append(("", f"in the S3 server of the demo: {uri}"))
+        rows.append(("model", str(_outputs(exported)["uri"])))
     else:
         rows.append(("model", f"not exported, because its accuracy is too low: {run_folder}/train/model"))
     return rows + [(name, str(page)) for name, page in copy_pages(run_folder).items()]

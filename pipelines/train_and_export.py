@@ -66,7 +66,7 @@ def training_function(with_steps: Steps, export_if_good_enough: Callable[..., An
         metric: str = "",
         bound: float = 0.9,
         model_name: str = "digits",
-        bucket: str = "models",
+        bucket: str = "",
         aliases: list[str] = [],  # noqa: B006
         keep: int = 0,
     ) -> float:
@@ -122,7 +122,8 @@ def training_function(with_steps: Steps, export_if_good_enough: Callable[..., An
             model_name: Name of the exported model, of letters, digits, dots, hyphens and underscores. Example:
                 "flowers". Default: "digits".
             bucket: Bucket to export to, with an optional prefix. The bucket must exist. The model goes to
-                BUCKET/MODEL_NAME/VERSION/. Examples: "models", "s3://models/team-a". Default: "models".
+                BUCKET/MODEL_NAME/VERSION/. Examples: "models", "s3://models/team-a". Default: empty, which means the
+                folder "models" beside the artifacts of Kubeflow Pipelines, such as minio://mlpipeline/models.
             aliases: Names that move to the exported version. BUCKET/MODEL_NAME@ALIAS is then its address. Example:
                 ["production"]. Default: [].
             keep: Number of the newest complete versions to keep after the export. Older ones are deleted, except those
@@ -202,7 +203,7 @@ def export_function(with_steps: Steps, deploy: Callable[[Any], None] | None = No
             metrics: Metrics to store in the manifest of the exported version.
             is_good_enough: Whether the evaluation found the model good enough.
             model_name: Name of the exported model. Example: "digits".
-            bucket: Bucket to export to, with an optional prefix. Example: "models".
+            bucket: Bucket to export to, with an optional prefix, or empty. Example: "models".
             aliases: Names that move to the exported version. Example: ["production"].
             keep: Number of the newest complete versions to keep, 0 for all. Example: 5.
         """

@@ -4,6 +4,7 @@ import os
 import shlex
 
 from kfp_distributed.storage.store import Store
+from kfp_distributed.storage.uri import parse_endpoint
 
 EMBEDDED_STORE_VARIABLE = "KFP_DISTRIBUTED_EMBEDDED_STORE"
 """Variable that `local_run` sets if the store is its own S3 server, whose buckets are folders of the run."""
@@ -26,10 +27,12 @@ def require_bucket(store: Store, parameter: str, value: str) -> None:
     if not store.bucket or os.environ.get(EMBEDDED_STORE_VARIABLE):
         store.make_bucket()
     elif not store.bucket_exists():
+        forward, url = port_forward(*parse_endpoint(store.endpoint))
+        outside = f". Outside of the cluster, run {forward} before, and use {url}" if forward else ""
         raise ValueError(
             f"{parameter}={value!r} names the bucket {store.bucket!r}, which does not exist on {store.endpoint}: "
             f"correct the name, or create the bucket with {creation_command(store.bucket, store.endpoint)} "
-            f"or mc mb ALIAS/{store.bucket}"
+            f"or mc mb ALIAS/{store.bucket}{outside}"
         )
 
 
@@ -41,3 +44,25 @@ def creation_command(bucket: str, endpoint: str) -> str:
         endpoint: URL of the S3 server.
     """
     return f"aws s3 mb {shlex.quote(f's3://{bucket}')} --endpoint-url {endpoint}"
+
+
+def port_forward(endpoint: str, secure: bool) -> tuple[str, str]:
+    """Return the command that forwards a port of this machine to a store in the cluster, and its URL here.
+
+    Args:
+        endpoint: "host:port", such as seaweedfs.kubeflow:9000.
+        secure: Whether the store uses TLS. Its certificate does not name localhost.
+
+    Returns:
+        "" and "" if the host is no Service, or the store uses TLS.
+    """
+    host, _, port = endpoint.partition(":")
+    service, _, namespace = host.removesuffix(".cluster.local").removesuffix(".svc").partition(".")
+    if secure or not namespace or "." in namespace:
+        return "", ""
+    port = port or "80"
+    # Only root may listen at a port below 1024.
+    local_port = port if len(port) > 3 else f"9{port:0>3}"
+    ports = port if local_port == port else f"{local_port}:{port}"
+    command = f"kubectl port-forward --namespace {namespace} service/{service} {ports}"
+    return command, f"http://localhost:{local_port}"

@@ -122,8 +122,8 @@ RELIANCES = (
         f"pipeline root `{DEFAULT_PIPELINE_ROOT}`",
         "2.0",
         f"{_V2}/config/env.go",
-        "The command line looks for ended jobs there",
-        "Pass `--bucket`",
+        "The command line looks for ended jobs there. `export_model` without `bucket` stores models beside it",
+        "Pass `--bucket`. Models are in the folder `models` of the root",
         "test_default_address_is_the_pipeline_root",
     ),
     Reliance(

@@ -64,21 +64,21 @@ def parse_task_folder(output_uri: str) -> TaskFolder:
 
 
 def pipeline_root(output_uri: str) -> str:
-    """Return the pipeline root of an output artifact in object storage, with the settings of its store.
+    """Return the pipeline root of an output artifact: a URI with the settings of its store, or a local path.
 
     Args:
         output_uri: The artifact's `uri`.
 
     Returns:
-        "" for a local path, and for a URI that Kubeflow Pipelines has not created.
+        "" for a URI that Kubeflow Pipelines has not created.
     """
     try:
         folder = parse_task_folder(output_uri)
     except ValueError:
         return ""
-    if "://" not in folder.uri:
-        return ""
-    root = folder.uri.rpartition(f"/{folder.run_id}/")[0].rpartition("/")[0]
+    root = folder.uri.rpartition(f"/{folder.run_id}/")[0]
+    if not folder.is_local:
+        root = root.rpartition("/")[0]
     if root.endswith("/"):  # There is no pipeline between the bucket and the run.
         return ""
     _, question_mark, settings = output_uri.partition("?")

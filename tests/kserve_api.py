@@ -1,7 +1,9 @@
 """A fake API server with a KServe: it makes a pod for each spec of an InferenceService, and writes its status."""
 
 import copy
+import re
 
+import yaml
 from kubernetes_api import KubernetesApi
 
 LABEL = "kfp-distributed/deployment"
@@ -23,6 +25,18 @@ class KServeApi(KubernetesApi):
         self.served = {"serving.kserve.io/v1beta1": ["inferenceservices"]}
         self.outcomes = {}
         self.mode = "Standard"
+
+    def write_configuration(self, file):
+        """Write a KUBECONFIG for this server; return its path."""
+        context = {"cluster": "c", "user": "u", "namespace": "default"}
+        configuration = {
+            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{self.port}"}}],
+            "users": [{"name": "u", "user": {}}],
+            "contexts": [{"name": "x", "context": context}],
+            "current-context": "x",
+        }
+        file.write_text(yaml.safe_dump(configuration))
+        return str(file)
 
     def execute(self, request, query, body):
         verb, _, key = request.partition(" ")
@@ -72,7 +86,7 @@ class KServeApi(KubernetesApi):
     def version_at(self, uri):
         """Return the number of the version that TensorFlow Serving would serve from an address; 0 for none."""
         assert uri.endswith("/")
-        files = (self.bucket / uri.removeprefix("s3://models/")).glob("*/saved_model.pb")
+        files = (self.bucket / re.sub("^s3://[^/]+/", "", uri)).glob("*/saved_model.pb")
         return max((int(file.parent.name) for file in files), default=0)
 
     def set_status(self, name, outcome):

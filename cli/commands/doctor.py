@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from kfp_distributed.cli.checks import Question, Refusal, as_line
-from kfp_distributed.cli.libraries import StepLibrary, read_step_libraries
+from kfp_distributed.cli.libraries import StepLibrary, read_pipeline, read_step_libraries
 from kfp_distributed.cli.options import (
     JsonOrFile,
     WrongArgument,
@@ -20,6 +20,7 @@ from kfp_distributed.cli.options import (
     endpoint_from_here,
     namespace_option,
 )
+from kfp_distributed.cli.step_buckets import StepBucket, read_step_buckets
 from kfp_distributed.cli.survey import survey
 from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.describe.distributions import parse_distribution
@@ -28,7 +29,12 @@ from kfp_distributed.trainers.requirements import image_of
 
 @click.command()
 @namespace_option("Namespace of the pipelines' pods.")
-@click.option("--pipeline", default="", metavar="FILE", help="Compiled pipeline whose steps must find their library.")
+@click.option(
+    "--pipeline",
+    default="",
+    metavar="FILE",
+    help="Compiled pipeline whose steps must find their library and their buckets.",
+)
 @click.option(
     "--distribution",
     type=JsonOrFile(),
@@ -67,7 +73,7 @@ def command(
     The cluster is that of KUBECONFIG, or in a pod the pod's own. Nothing is created. The exit code is 1 if a check has
     failed, which means that no training can run.
     """
-    libraries = _pipeline_libraries(pipeline) if pipeline else []
+    libraries, buckets = _pipeline_needs(pipeline) if pipeline else ([], [])
     try:
         specification = None if distribution is None else parse_distribution(distribution)
         endpoint = endpoint_from_here(os.environ)
@@ -87,6 +93,7 @@ def command(
         claims=any("size" in dict(volume) for volume in volumes),
         endpoint=endpoint,
         libraries=tuple(libraries),
+        buckets=tuple(buckets),
         specification=specification,
         command=doctor_command(
             api.namespace,
@@ -107,9 +114,10 @@ def command(
     context.exit(int("failed" in levels))
 
 
-def _pipeline_libraries(file: str) -> list[StepLibrary]:
+def _pipeline_needs(file: str) -> tuple[list[StepLibrary], list[StepBucket]]:
     try:
-        return read_step_libraries(Path(file).read_text(encoding="utf-8"))
+        spec = read_pipeline(Path(file).read_text(encoding="utf-8"))
+        return read_step_libraries(spec), read_step_buckets(spec)
     except OSError as error:
         raise WrongArgument(f"--pipeline {file}: {error.strerror or error}") from None
     except UnicodeDecodeError:

@@ -50,7 +50,8 @@ _SHOWN_METRICS = 3
 def command() -> None:
     """List, compare, name and delete models that export_model has exported.
 
-    ROOT is the `bucket` of export_model: a bucket, an s3:// address, or a path that begins with / or a dot. ADDRESS is
+    ROOT is the `bucket` of export_model: a bucket, an s3:// address, or a path that begins with / or a dot. Without a
+    bucket it is minio://mlpipeline/models on an installation with the default pipeline root. ADDRESS is
     ROOT/MODEL/VERSION or ROOT/MODEL@ALIAS. The alias latest is the highest complete version. The environment has the
     address and the keys of the object store: AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
     """

@@ -44,16 +44,26 @@ def parse_version_uri(model_uri: str) -> tuple[str, str, int]:
         model_uri: Address of an exported version. A "?" ends it: Kubeflow Pipelines appends a store's settings there.
 
     Raises:
-        ValueError: The address is not that of an exported version in an object store.
+        ValueError: The address is not that of an exported version.
     """
     location, shown = parse_uri(model_uri), without_secrets(model_uri)
-    if location.scheme != "s3":
-        raise ValueError(f"model_uri={shown!r} is not in an object store, from which KServe loads models: {_EXAMPLE}")
-    folder, _, number = location.key.rpartition("/")
+    key = location.key.rstrip("/")
+    folder, _, number = key.rpartition("/")
     name = folder.rpartition("/")[2]
     if not name or not re.fullmatch("[1-9][0-9]{0,18}", number) or int(number) > LARGEST_VERSION:
         raise ValueError(f"model_uri={shown!r} does not end with the name of a model and a version number: {_EXAMPLE}")
-    return f"s3://{location.bucket}/{location.key}", name, int(number)
+    return (f"s3://{location.bucket}/{key}" if location.bucket else key), name, int(number)
+
+
+def check_in_store(model_uri: str) -> None:
+    """Check that an address is in an object store.
+
+    Raises:
+        ValueError: It is not.
+    """
+    if parse_uri(model_uri).scheme != "s3":
+        shown = without_secrets(model_uri)
+        raise ValueError(f"model_uri={shown!r} is not in an object store, from which KServe loads models: {_EXAMPLE}")
 
 
 def open_exports(model_uri: str) -> Store:

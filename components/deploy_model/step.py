@@ -10,7 +10,12 @@ from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.components.artifacts import Artifact
 from kfp_distributed.components.deploy_model.deployment import Deployment, DeploymentFailed
 from kfp_distributed.components.deploy_model.deployment_request import DeploymentRequest, parse_request
-from kfp_distributed.components.deploy_model.exported_version import ExportedVersion, VersionMissing, find_version
+from kfp_distributed.components.deploy_model.exported_version import (
+    ExportedVersion,
+    VersionMissing,
+    check_in_store,
+    find_version,
+)
 from kfp_distributed.components.deploy_model.inference_service import RUN_ANNOTATION, TASK_ANNOTATION, is_standard
 from kfp_distributed.components.deploy_model.local_deployment import NotServed, check_local, deploy_locally
 from kfp_distributed.components.deploy_model.served_version import find_served_version
@@ -75,6 +80,7 @@ def _deploy(
     request: DeploymentRequest, model_uri: str, source: dict[str, str]
 ) -> tuple[ExportedVersion, dict[str, str]]:
     """Deploy a version with KServe; return it, and where it is served."""
+    check_in_store(model_uri)
     api = connect(request.namespace)
     check_kserve(api)
     version, store = _find(api, request.name, model_uri)

@@ -7,11 +7,11 @@ from kfp import dsl
 
 def export_model(
     model_name: str,
-    bucket: str,
     manifest: dsl.Output[dsl.Artifact],
     model: dsl.Input[dsl.Model] = None,
     model_uri: str = "",
     mlflow_run_id: str = "",
+    bucket: str = "",
     version: int = 0,
     metrics: dsl.Input[dsl.Metrics] = None,
     aliases: list[str] = [],
@@ -38,7 +38,8 @@ def export_model(
         model_name: Name of the exported model, of letters, digits, dots, hyphens and underscores. It is the folder that
             model servers load. Example: "digits".
         bucket: Bucket to export to, with an optional prefix, as a name, an s3:// address or a path. The bucket must
-            exist. Examples: "models", "s3://models/team-a".
+            exist. Examples: "models", "s3://models/team-a". Default: empty, which means the folder "models" beside the
+            artifacts of Kubeflow Pipelines, such as minio://mlpipeline/models.
         version: Number of the version, at least 1. An existing version is never overwritten. Default: 0, which means
             the number after the highest one in use.
         metrics: Metrics to store in the manifest, usually those of `evaluate`. Default: none.

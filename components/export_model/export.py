@@ -32,6 +32,7 @@ from kfp_distributed.components.export_model.model_source import ModelSource, op
 from kfp_distributed.components.model_versions.addresses import (
     check_alias,
     check_model_name,
+    default_export_root,
     export_root,
     parse_alias_address,
 )
@@ -92,7 +93,7 @@ def run_export(
         model_uri: Address of the model, also an exported version or ROOT/MODEL@ALIAS. If its server is that of
             `bucket`, the server copies the files.
         model_name: Name of the model.
-        bucket: Bucket, URI or folder (see `export_root`). A bucket must exist.
+        bucket: Bucket, URI or folder (see `export_root`). A bucket must exist. "" for `default_export_root`.
         version: Number of the version; 0 for the next free number.
         metrics: Metrics for the manifest. Values that are not finite numbers are left out.
         manifest: Output artifact for a copy of export.json. Its URI has the ID of the run.
@@ -117,11 +118,14 @@ def run_export(
     if keep < 0:
         raise ValueError(f"keep={keep} is not allowed: give the number of versions to keep, or 0 for all.")
     task = parse_task_folder(manifest.uri)
-    store = open_store(export_root(bucket))
+    store = open_store(export_root(bucket) if bucket else default_export_root(manifest.uri))
     request = Claim(model_name, version, task=task_key(task.uri) if task.is_unique else "")
-    earlier = _find_exported(store, request) if request.task and store.bucket_exists() else None
+    # The account of a profile may not ask for the bucket of the pipeline root, which exists.
+    is_root = not bucket and bool(store.bucket)
+    earlier = _find_exported(store, request) if request.task and (is_root or store.bucket_exists()) else None
     source = open_source(model_path, _pin_alias(model_uri, earlier.manifest) if earlier else model_uri, store)
-    require_bucket(store, "bucket", bucket)
+    if not is_root:
+        require_bucket(store, "bucket", bucket)
     clear_dead(store, model_name)
     finish_deletions(store, model_name)
     if earlier and {*source.files} <= {FileEntry(**entry) for entry in json.loads(earlier.manifest)["files"]}:

@@ -15,8 +15,8 @@ from kfp_distributed.storage.placeholders import refuse_placeholders
 def run_step(
     *,
     model_name: str,
-    bucket: str,
     manifest: Artifact,
+    bucket: str = "",
     model: Artifact | None = None,
     model_uri: str = "",
     mlflow_run_id: str = "",

@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass
 
 from kfp_distributed.components.model_versions.versions import LARGEST_VERSION
+from kfp_distributed.storage.task_folder import pipeline_root
+from kfp_distributed.storage.uri import parse_uri
 
 LATEST = "latest"
 """The alias that every model has: its highest complete version. It is not stored."""
@@ -37,6 +39,44 @@ def export_root(bucket: str) -> str:
             file://) or a path that begins with / or a dot.
     """
     return bucket if "://" in bucket or bucket.startswith(("/", ".")) else f"s3://{bucket}"
+
+
+def default_export_root(output_uri: str) -> str:
+    """Return the folder for exports of a step that names no bucket.
+
+    Args:
+        output_uri: URI of an output artifact of the step.
+
+    Raises:
+        ValueError: The URI has no pipeline root, or the root is in no store that exports can be written to.
+    """
+    root = pipeline_root(output_uri)
+    advice = "pass bucket, such as s3://BUCKET or s3://BUCKET/PREFIX"
+    if not root:
+        raise ValueError(f"bucket is empty, and the output {output_uri} is in no known pipeline root: {advice}.")
+    try:
+        return models_folder(root)
+    except ValueError as error:
+        raise ValueError(f"bucket is empty, and the pipeline root cannot have models: {error}. Or {advice}.") from None
+
+
+def models_folder(root: str) -> str:
+    """Return the folder `models` beside the artifacts of a pipeline root. All of its pipelines and runs have the same.
+
+    For minio://mlpipeline/v2/artifacts it is minio://mlpipeline/models, and for the prefix of a profile, to which an
+    account may be limited, below this prefix. For a root that does not end so it is in the root. On this machine it is
+    beside the folder `artifacts` of `local_run`.
+
+    Args:
+        root: A URI or a path. Settings of the store after a "?" stay.
+
+    Raises:
+        ValueError: The root is not in a store of a scheme that exports can be written to.
+    """
+    parse_uri(root)
+    root, question_mark, settings = root.partition("?")
+    artifacts = "/v2/artifacts$" if "://" in root else "(/v2)?/artifacts$"
+    return f"{re.sub(artifacts, '', root.rstrip('/'))}/models{question_mark}{settings}"
 
 
 def check_model_name(model_name: str) -> None:

@@ -5,7 +5,9 @@ import shlex
 from typing import ClassVar
 
 import pytest
+import yaml
 from click.testing import CliRunner
+from compiled import SPECS
 
 from kfp_distributed.cli.main import main
 from kfp_distributed.cluster_api import configuration as own_cluster
@@ -245,6 +247,18 @@ def test_the_fix_of_an_unchecked_bucket_repeats_the_same_command(ask):
     _, lines = ask(*options)
     fix = lines[[" bucket: " in line for line in lines].index(True) + 1]
     assert shlex.split(fix)[-len(options) - 2 :] == ["kfp-distributed", "doctor", *options]
+
+
+def test_the_buckets_of_a_pipeline_are_checked(ask, tmp_path):
+    file = SPECS / "train_and_export.yaml"
+    _, lines = ask("--pipeline", str(file))
+    assert "ok       models: export-model exports to minio://mlpipeline/models, because it names no bucket" in lines
+    spec = yaml.safe_load(file.read_text())
+    spec["root"]["inputDefinitions"]["parameters"]["bucket"]["defaultValue"] = "team-models"
+    (tmp_path / "pipeline.yaml").write_text(yaml.safe_dump(spec))
+    _, lines = ask("--pipeline", str(tmp_path / "pipeline.yaml"))
+    bucket = "warning  bucket of export-model: s3://team-models was not checked, because"
+    assert [line.partition(" because")[0] + " because" for line in lines if "models" in line] == [bucket]
 
 
 TRAIN_JOBS = {"/apis/trainer.kubeflow.org/v1alpha1": ["trainjobs", "trainingruntimes"]}

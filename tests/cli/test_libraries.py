@@ -6,7 +6,7 @@ from click.testing import CliRunner
 from kfp import compiler
 
 from kfp_distributed.cli.checks import Check, Question, Refusal
-from kfp_distributed.cli.libraries import StepLibrary, read_step_libraries
+from kfp_distributed.cli.libraries import StepLibrary, read_pipeline, read_step_libraries
 from kfp_distributed.cli.library_checks import judge_libraries
 from kfp_distributed.cli.main import main
 from kfp_distributed.components import Delivery, steps
@@ -29,7 +29,7 @@ URL = "https://bob:secret@files.example.com/kfp_distributed-0.1.0-py3-none-any.w
 def test_the_library_of_a_compiled_step(tmp_path, delivery, needs):
     file = tmp_path / "step.yaml"
     compiler.Compiler().compile(steps(delivery).export_model, str(file))
-    assert read_step_libraries(file.read_text()) == [StepLibrary("export-model", NAME, HASH, **needs)]
+    assert read_step_libraries(read_pipeline(file.read_text())) == [StepLibrary("export-model", NAME, HASH, **needs)]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_the_library_of_a_compiled_step(tmp_path, delivery, needs):
 )
 def test_a_file_that_is_not_a_pipeline_of_this_library_is_refused(text, error):
     with pytest.raises(ValueError, match=f"^{error}") as raised:
-        read_step_libraries(text)
+        read_step_libraries(read_pipeline(text))
     assert "\n" not in str(raised.value)
 
 
@@ -126,6 +126,6 @@ def test_the_image_of_evaluate_adds_to_the_environment(tmp_path, monkeypatch):
     monkeypatch.delenv("KFP_DISTRIBUTED_PACKAGE")
     monkeypatch.setenv("KFP_DISTRIBUTED_IMAGE", "steps:1")
     assert CliRunner().invoke(main, arguments).exit_code == 0
-    libraries = read_step_libraries((tmp_path / "train_and_export.yaml").read_text())
+    libraries = read_step_libraries(read_pipeline((tmp_path / "train_and_export.yaml").read_text()))
     images = dict.fromkeys(["prepare-data", "train", "export-model", "fingerprint-source"], "steps:1")
     assert {library.step: library.image for library in libraries} == {**images, "evaluate": "evaluate:1"}

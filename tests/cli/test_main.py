@@ -10,7 +10,7 @@ import yaml
 from click.testing import CliRunner
 
 from kfp_distributed.cli import options
-from kfp_distributed.cli.libraries import read_step_libraries
+from kfp_distributed.cli.libraries import read_pipeline, read_step_libraries
 from kfp_distributed.cli.main import main
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 
@@ -84,7 +84,7 @@ class TestCompile:
         steps = ["prepare_data", "train", "evaluate", "export_model", "fingerprint_source", "predict", "deploy_model"]
         names = [*steps, "train_and_export", "train_and_deploy"]
         assert [line.split()[0] for line in done.output.splitlines()] == [f"{folder / name}.yaml" for name in names]
-        libraries = read_step_libraries((folder / "train_and_export.yaml").read_text())
+        libraries = read_step_libraries(read_pipeline((folder / "train_and_export.yaml").read_text()))
         return {library.step: library.image or library.requirement for library in libraries}
 
     def test_by_options(self, tmp_path):

@@ -1,8 +1,12 @@
 """What the doctor makes of facts about the object store, by whole checks."""
 
 import pytest
+from compiled import SPECS
+from kfp import compiler, dsl
 
 from kfp_distributed.cli.checks import Check, Question, Refusal
+from kfp_distributed.cli.libraries import read_pipeline
+from kfp_distributed.cli.step_buckets import StepBucket, judge_models, read_step_buckets
 from kfp_distributed.cli.store_checks import BucketAnswer, judge_bucket, judge_store
 from kfp_distributed.storage.kfp_store import StoreReference
 
@@ -97,6 +101,10 @@ class TestBucket:
             f"to create it, with the keys of team/mlpipeline-minio-artifact: aws s3 mb s3://b --endpoint-url {url}",
         )
 
+    def test_the_check_of_a_bucket_that_a_step_names_has_another_name(self):
+        check = judge_bucket(Question("team", ""), "s3://m", STORE, BucketAnswer(True), "bucket of export-model")
+        assert check == Check("bucket of export-model", "ok", "s3://m can be listed with the keys of the Secret")
+
     def test_wrong_keys_fail(self):
         assert self.judge(STORE, BucketAnswer(True, "the server refuses the account")) == (
             "bucket",
@@ -133,3 +141,60 @@ class TestBucket:
         store = StoreReference(endpoint, "keys", "team", secure=True)
         fix = f"with an address that this machine reaches: {self.HERE.format('https://HOST:PORT')}"
         assert self.judge(store, BucketAnswer(False, "timed out")) == ("bucket", "warning", self.UNREACHED, fix)
+
+
+class TestStepBuckets:
+    @staticmethod
+    @dsl.component(base_image="python:3.11")
+    def export(bucket: str, model_uri: str = "s3://zoo/cats/1", note: str = "s3:") -> str:
+        return bucket
+
+    @staticmethod
+    @dsl.component(base_image="python:3.11")
+    def export_beside(bucket: str = "") -> None:
+        pass
+
+    def buckets_of(self, pipeline, tmp_path):
+        compiler.Compiler().compile(pipeline, str(tmp_path / "pipeline.yaml"))
+        return read_step_buckets(read_pipeline((tmp_path / "pipeline.yaml").read_text()))
+
+    def test_defaults_and_constants_of_all_levels_are_read(self, tmp_path):
+        @dsl.pipeline
+        def inner(bucket: str, ready: bool):
+            with dsl.If(ready == True):  # noqa: E712
+                self.export(bucket=bucket, model_uri="")
+
+        @dsl.pipeline
+        def outer(ready: bool, bucket: str = "models/team", source: str = "minio://data/rows.csv", given: str = "./x"):
+            inner(bucket=bucket, ready=ready)
+            first = self.export(bucket="other", model_uri=source)
+            self.export(bucket=first.output)
+            self.export(bucket=given)
+            self.export_beside()
+
+        assert sorted(self.buckets_of(outer, tmp_path)) == [
+            StepBucket("export", "bucket", "s3://models/team"),
+            StepBucket("export", "bucket", "s3://other"),
+            StepBucket("export", "model_uri", "minio://data/rows.csv"),
+            StepBucket("export-2", "model_uri", "s3://zoo/cats/1"),
+            StepBucket("export-beside", "bucket", ""),
+        ]
+
+    @pytest.mark.parametrize("name", ["train_and_export", "train_and_deploy", "export_model"])
+    def test_the_compiled_pipelines_name_no_bucket(self, name):
+        spec = read_pipeline((SPECS / f"{name}.yaml").read_text())
+        assert read_step_buckets(spec) == [StepBucket("export-model", "bucket", "")]
+
+    def test_the_models_beside_the_artifacts(self):
+        assert judge_models("export-model", "minio://mlpipeline/private-artifacts/team/v2/artifacts") == Check(
+            "models",
+            "ok",
+            "export-model exports to minio://mlpipeline/private-artifacts/team/models, because it names no bucket",
+        )
+        assert judge_models("export-model", "gs://team/v2/artifacts") == Check(
+            "models",
+            "failed",
+            "export-model names no bucket, and models cannot be beside the artifacts: 'gs://team' is not a storage "
+            "address: use s3://bucket/key, minio://bucket/key, file:///path or a local path",
+            "set the input bucket of export-model",
+        )

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 from compiled import Run, run_step_command, step_command
 from kfp import dsl
 from kserve_api import KServeApi
@@ -61,15 +60,7 @@ def version(tmp_path, monkeypatch):
 @pytest.fixture
 def api(tmp_path, monkeypatch):
     with KServeApi(tmp_path / "store" / "models") as server:
-        entry = {"cluster": "c", "user": "u", "namespace": "default"}
-        config = {
-            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.port}"}}],
-            "users": [{"name": "u", "user": {}}],
-            "contexts": [{"name": "x", "context": entry}],
-            "current-context": "x",
-        }
-        (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
-        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+        monkeypatch.setenv("KUBECONFIG", server.write_configuration(tmp_path / "kubeconfig"))
         yield server
 
 

@@ -7,7 +7,12 @@ import pytest
 
 from kfp_distributed.components.deploy_model import exported_version
 from kfp_distributed.components.deploy_model.deployment_request import DeploymentRequest, parse_request
-from kfp_distributed.components.deploy_model.exported_version import ExportedVersion, find_version, parse_version_uri
+from kfp_distributed.components.deploy_model.exported_version import (
+    ExportedVersion,
+    check_in_store,
+    find_version,
+    parse_version_uri,
+)
 from kfp_distributed.components.deploy_model.inference_service import (
     deployment_id,
     mode_of,
@@ -198,14 +203,21 @@ def test_refused_parameters(parameters, message):
 def test_version_addresses():
     assert parse_version_uri("minio://models/team/digits/30/?region=x") == ("s3://models/team/digits/30", "digits", 30)
     assert parse_version_uri("s3://models/digits/3") == ("s3://models/digits/3", "digits", 3)
+    assert parse_version_uri("/run/models/digits/3/") == ("/run/models/digits/3", "digits", 3)
 
 
 @pytest.mark.parametrize(
-    "uri", ["s3://models/digits", "s3://models/3", "/tmp/digits/3", "s3://models/digits/03", "s3://m/d/x"]
+    "uri", ["s3://models/digits", "s3://models/3", "/tmp/digits", "s3://models/digits/03", "s3://m/d/x"]
 )
 def test_addresses_that_are_no_version(uri):
     with pytest.raises(ValueError, match="give the output uri of export_model"):
         parse_version_uri(uri)
+
+
+def test_kserve_loads_no_model_of_a_folder():
+    check_in_store("minio://models/digits/3")
+    with pytest.raises(ValueError, match=r"^model_uri='/models/digits/3' is not in an object store, from which KServe"):
+        check_in_store("/models/digits/3")
 
 
 @pytest.mark.parametrize(

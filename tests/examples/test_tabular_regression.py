@@ -24,7 +24,7 @@ def trained(tmp_path_factory):
     with local_run(folder / "run") as run:
         task = predict_progress(source=str(folder / "diabetes.csv"))
     (steps,) = run.artifacts.iterdir()
-    return task.output, folder / "diabetes.csv", steps, run.object_store / "models" / "diabetes" / "1"
+    return task.output, folder / "diabetes.csv", steps, run.artifacts.parent / "models" / "diabetes" / "1"
 
 
 def test_the_model_explains_the_test_rows(trained):

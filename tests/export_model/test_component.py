@@ -20,7 +20,7 @@ def test_interface():
         "model_uri": ("String", True),
         "mlflow_run_id": ("String", True),
         "model_name": ("String", False),
-        "bucket": ("String", False),
+        "bucket": ("String", True),
         "version": ("Integer", True),
         "metrics": ("system.Metrics@0.0.1", True),
         "aliases": ("List[String]", True),
@@ -50,7 +50,9 @@ def test_tensorflow_loads_what_was_exported(bucket, tmp_path):
     manifest = dsl.Artifact(uri=str(tmp_path / "run-1" / "export-model" / "manifest"))
     Path(manifest.path).parent.mkdir(parents=True)
 
-    uri, version = export_model("digits", bucket, manifest, dsl.Model(uri=str(model)), version=3, metrics=metrics)
+    uri, version = export_model(
+        "digits", manifest, dsl.Model(uri=str(model)), bucket=bucket, version=3, metrics=metrics
+    )
 
     assert (uri, version) == (f"s3://{bucket}/digits/3", 3)
     served = tmp_path / "served"
@@ -74,7 +76,7 @@ def test_tensorflow_loads_what_was_exported(bucket, tmp_path):
 def test_exactly_one_of_model_and_model_uri(bucket, tmp_path, model, model_uri, message):
     manifest = dsl.Artifact(uri=str(tmp_path / "run-1" / "export-model" / "manifest"))
     with pytest.raises(SystemExit, match=message):
-        export_model("digits", bucket, manifest, model, model_uri)
+        export_model("digits", manifest, model, model_uri, bucket=bucket)
 
 
 def test_an_identical_run_takes_the_export_from_the_cache():

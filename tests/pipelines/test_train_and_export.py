@@ -38,7 +38,8 @@ def test_the_demo_trains_on_several_workers_and_ends_with_a_prediction(tmp_path)
     with pytest.raises(URLError, match="refused"):
         urlopen(server)
     assert list((tmp_path / "object-store" / "checkpoints").iterdir())
-    version = tmp_path / "object-store" / "models" / "digits" / "1"
+    version = tmp_path / "models" / "digits" / "1"
+    assert re.search(r"^model +(.+)$", done.stdout, re.MULTILINE)[1] == str(version)
     manifest = json.loads((version / "model.json").read_text())
     assert {"saved_model.pb", "variables/variables.index"} <= {file["path"] for file in manifest["files"]}
     assert accuracy(version) >= 0.95
@@ -56,7 +57,7 @@ def test_digits_are_trained_with_pytorch_and_exported(tmp_path, monkeypatch):
             aliases=["production"],
             keep=1,
         )
-        open_store(resolve("s3://models/digits@production")).download_folder(tmp_path / "served")
+        open_store(resolve(f"{tmp_path}/models/digits@production")).download_folder(tmp_path / "served")
     (folder,) = [path for path in run.artifacts.iterdir() if path.name.startswith("train-and-export")]
     scored = json.loads((folder / "evaluate" / "executor_output.json").read_text())["parameterValues"]
     assert scored["score"] >= 0.95
@@ -94,7 +95,7 @@ def test_a_model_that_is_not_good_enough_is_neither_exported_nor_deployed(tmp_pa
     assert not (folder / "export-model").exists()
     assert not (folder / "deploy-model").exists()
     assert predict_row(folder).startswith("none")
-    assert not (run.object_store / "models").exists()
+    assert not (tmp_path / "models").exists()
 
 
 def test_the_error_of_a_wrong_dict_names_the_cause(tmp_path, capsys):

@@ -17,6 +17,23 @@ def test_a_missing_bucket_is_refused_and_not_created(server):
     assert not store.bucket_exists()
 
 
+def test_the_error_says_how_to_reach_a_store_in_the_cluster():
+    class InCluster:
+        bucket, endpoint = "models", "http://seaweedfs.kubeflow:9000"
+
+        def bucket_exists(self):
+            return False
+
+    with pytest.raises(ValueError, match="does not exist") as error:
+        require_bucket(InCluster(), "bucket", "models")
+    store = "http://seaweedfs.kubeflow:9000"
+    assert str(error.value) == (
+        f"bucket='models' names the bucket 'models', which does not exist on {store}: correct the name, or create the "
+        f"bucket with aws s3 mb s3://models --endpoint-url {store} or mc mb ALIAS/models. Outside of the cluster, run "
+        "kubectl port-forward --namespace kubeflow service/seaweedfs 9000 before, and use http://localhost:9000"
+    )
+
+
 def test_an_existing_bucket_is_accepted(server):
     store = open_store("s3://existing-bucket/jobs", server.credentials())
     store.make_bucket()

@@ -1,0 +1,91 @@
+"""The buckets that the steps of a compiled pipeline use if nobody sets its inputs. Pure."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from kfp_distributed.cli.checks import Check
+from kfp_distributed.components.model_versions.addresses import export_root, models_folder
+from kfp_distributed.storage.uri import parse_uri
+
+
+class StepBucket(NamedTuple):
+    """A bucket that a parameter of a step names.
+
+    Attributes:
+        step: Name of the step.
+        parameter: Name of the parameter.
+        uri: Address in the bucket; "" if the step exports to the folder `models` beside the artifacts.
+    """
+
+    step: str
+    parameter: str
+    uri: str
+
+
+def read_step_buckets(spec: Mapping[str, Any]) -> list[StepBucket]:
+    """Return the buckets that the defaults and the constants of a pipeline name, each with the first step that uses it.
+
+    Args:
+        spec: A compiled pipeline or component, as `read_pipeline` returns it.
+    """
+    buckets: dict[str, StepBucket] = {}
+    for step, parameters in _steps(spec, spec.get("root", {}), {}):
+        for name, value in parameters.items():
+            # A value with a placeholder is known in the run.
+            if not isinstance(value, str) or "{{$" in value:
+                continue
+            uri = export_root(value) if name == "bucket" and value else value
+            if (name == "bucket" and not uri) or _bucket(uri):
+                buckets.setdefault(_bucket(uri), StepBucket(step, name, uri))
+    return list(buckets.values())
+
+
+def judge_models(step: str, root: str) -> Check:
+    """Return where a step exports that names no bucket.
+
+    Args:
+        step: Name of the step.
+        root: The pipeline root.
+    """
+    try:
+        return Check("models", "ok", f"{step} exports to {models_folder(root)}, because it names no bucket")
+    except ValueError as error:
+        return Check(
+            "models",
+            "failed",
+            f"{step} names no bucket, and models cannot be beside the artifacts: {error}",
+            f"set the input bucket of {step}",
+        )
+
+
+def _bucket(uri: str) -> str:
+    """Return the bucket of an address; "" for a local folder and for what is no address."""
+    try:
+        return parse_uri(uri).bucket if uri else ""
+    except ValueError:
+        return ""
+
+
+def _steps(
+    spec: Mapping[str, Any], component: Mapping[str, Any], values: Mapping[str, object]
+) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield the name of each step and the values of its parameters that are known before a run."""
+    scope = {**_defaults(component), **values}
+    for name, task in component.get("dag", {}).get("tasks", {}).items():
+        inner = spec.get("components", {}).get(task["componentRef"]["name"], {})
+        sources = task.get("inputs", {}).get("parameters", {})
+        arguments = {key: _value(source, scope) for key, source in sources.items()}
+        if "dag" in inner:
+            yield from _steps(spec, inner, arguments)
+        else:
+            yield name, {**_defaults(inner), **arguments}
+
+
+def _defaults(component: Mapping[str, Any]) -> dict[str, object]:
+    parameters = component.get("inputDefinitions", {}).get("parameters", {})
+    return {name: value["defaultValue"] for name, value in parameters.items() if "defaultValue" in value}
+
+
+def _value(source: Mapping[str, Any], scope: Mapping[str, object]) -> object:
+    """Return the value of a parameter; None if it is an output of a step or an input without a default."""
+    return scope.get(source.get("componentInputParameter", ""), source.get("runtimeValue", {}).get("constant"))
