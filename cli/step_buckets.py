@@ -35,8 +35,8 @@ def read_step_buckets(spec: Mapping[str, Any]) -> list[StepBucket]:
             if not isinstance(value, str) or "{{$" in value:
                 continue
             uri = export_root(value) if name == "bucket" and value else value
-            if (name == "bucket" and not uri) or _bucket(uri):
-                buckets.setdefault(_bucket(uri), StepBucket(step, name, uri))
+            if (name == "bucket" and not uri) or bucket_of(uri):
+                buckets.setdefault(bucket_of(uri), StepBucket(step, name, uri))
     return list(buckets.values())
 
 
@@ -58,7 +58,7 @@ def judge_models(step: str, root: str) -> Check:
         )
 
 
-def _bucket(uri: str) -> str:
+def bucket_of(uri: str) -> str:
     """Return the bucket of an address; "" for a local folder and for what is no address."""
     try:
         return parse_uri(uri).bucket if uri else ""

@@ -31,7 +31,7 @@ from kfp_distributed.cli.operator_checks import (
     kinds_of,
 )
 from kfp_distributed.cli.pipeline_store import find_store, reach, store_credentials
-from kfp_distributed.cli.step_buckets import judge_models
+from kfp_distributed.cli.step_buckets import bucket_of, judge_models
 from kfp_distributed.cli.store_checks import BucketAnswer, judge_bucket, judge_store
 from kfp_distributed.cluster_api.access import is_allowed
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
@@ -53,7 +53,6 @@ from kfp_distributed.library.content import content_hash, read_library
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.kfp_store import StoreReference
 from kfp_distributed.storage.opener import open_store
-from kfp_distributed.storage.uri import parse_uri
 
 T = TypeVar("T")
 
@@ -142,7 +141,7 @@ def _object_store(read: Read, question: Question, uri: str, store: StoreReferenc
     for step, parameter, named in question.buckets:
         if not named:
             yield judge_models(step, root)
-        elif parse_uri(named).bucket != parse_uri(uri).bucket:
+        elif bucket_of(named) != bucket_of(uri):
             _, store = find_store(read, question.namespace, named)
             _, answer = _ask_store(read, question, named, store)
             yield judge_bucket(question, named, store, answer, f"{parameter} of {step}")

@@ -6,7 +6,7 @@ from kfp import compiler, dsl
 
 from kfp_distributed.cli.checks import Check, Question, Refusal
 from kfp_distributed.cli.libraries import read_pipeline
-from kfp_distributed.cli.step_buckets import StepBucket, judge_models, read_step_buckets
+from kfp_distributed.cli.step_buckets import StepBucket, bucket_of, judge_models, read_step_buckets
 from kfp_distributed.cli.store_checks import BucketAnswer, judge_bucket, judge_store
 from kfp_distributed.storage.kfp_store import StoreReference
 
@@ -184,6 +184,13 @@ class TestStepBuckets:
     def test_the_compiled_pipelines_name_no_bucket(self, name):
         spec = read_pipeline((SPECS / f"{name}.yaml").read_text())
         assert read_step_buckets(spec) == [StepBucket("export-model", "bucket", "")]
+
+    @pytest.mark.parametrize(
+        ("uri", "bucket"),
+        [("s3://b/k", "b"), ("minio://b", "b"), ("", ""), ("./b", ""), ("gs://b/k", ""), ("s3:///k", "")],
+    )
+    def test_the_bucket_of_an_address(self, uri, bucket):
+        assert bucket_of(uri) == bucket
 
     def test_the_models_beside_the_artifacts(self):
         assert judge_models("export-model", "minio://mlpipeline/private-artifacts/team/v2/artifacts") == Check(
