@@ -102,7 +102,7 @@ def executor_input(
             "parameterValues": {**defaults, **parameters},
             "artifacts": {
                 key: artifact(
-                    path if path.startswith(("s3://", "/")) else run.uri(path),
+                    path if path.startswith(("s3://", "minio://", "/")) else run.uri(path),
                     definitions["artifacts"][key],
                 )
                 for key, path in inputs.items()

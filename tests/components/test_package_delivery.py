@@ -8,9 +8,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from compiled import Run, whole_job
+from backend import Backend
+from click.testing import CliRunner
 from environments import environment
+from kserve_api import KServeApi
 
+from kfp_distributed.cli.main import main
 from kfp_distributed.components import Delivery
 from kfp_distributed.library.content import content_hash, read_library
 from kfp_distributed.pipelines.specs import write_specs
@@ -65,34 +68,62 @@ def wheel(clean_python, tmp_path_factory):
     return file
 
 
-def test_every_step_runs_with_a_library_installed_by_pip(clean_python, wheel, tmp_path):
-    write_specs(tmp_path / "specs", Delivery.package(str(wheel)))
-    run = Run(str(tmp_path))
+@pytest.fixture(scope="module")
+def backend(clean_python, tmp_path_factory):
+    """A fresh installation of Kubeflow Pipelines."""
+    folder = tmp_path_factory.mktemp("backend")
     pip = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "HTTPS_"))}
-    outputs = {}
-    with embedded_object_store(tmp_path / "object-store") as store:
-        for bucket in ("checkpoints", "models"):
-            open_store(f"s3://{bucket}", store.credentials()).make_bucket()
-        path = f"{clean_python.parent}:/usr/bin:/bin"
-        variables = {"PATH": path, "HOME": str(tmp_path), **pip, **store.environment()}
-        for step, command in whole_job(run, specs=tmp_path / "specs").items():
-            (tmp_path / step).mkdir()
-            process = subprocess.run(
-                command, env=variables, cwd=tmp_path / step, capture_output=True, text=True, check=False
-            )
-            assert process.returncode == 0, process.stdout[-4000:] + process.stderr[-4000:]
-            text = run.output_file(step).read_text(encoding="utf-8")
-            outputs[step] = json.loads(text).get("parameterValues", {})
-            for secret in (store.access_key, store.secret_key):
-                assert secret not in process.stdout + process.stderr + text
-        exported = open_store("s3://models/digits", credentials_from_environment(store.environment()))
-        keys = [entry.key for entry in exported.list()]
-        manifest = json.loads(exported.read("1/export.json"))
-    assert outputs["evaluate"]["score"] > 0.9
-    assert outputs["export_model"] == {"uri": "s3://models/digits/1", "version": 1}
-    assert "1/saved_model.pb" in keys
-    assert manifest["source_run"] == run.run_id
+    variables = {"PATH": f"{clean_python.parent}:/usr/bin:/bin", "HOME": str(folder), **pip}
+    with embedded_object_store(folder / "object-store") as store:
+        yield Backend(store, folder / "disks", {**variables, **store.environment()})
+
+
+@pytest.fixture(scope="module")
+def specs(wheel, tmp_path_factory):
+    """The compiled pipelines."""
+    folder = tmp_path_factory.mktemp("specs")
+    write_specs(folder, Delivery.package(str(wheel)))
+    return folder
+
+
+SHORT = {"train_parameters": {"epochs": "8.0"}, "distribution_specification": {"distribution_type": "Job"}}
+"""A training in one process. All other inputs have their defaults, as those about the bucket."""
+
+
+@pytest.fixture(scope="module")
+def exported(backend, specs):
+    """Outputs of the tasks of train_and_export."""
+    return backend.run(specs / "train_and_export.yaml", **SHORT)
+
+
+def test_every_step_runs_with_a_library_installed_by_pip(clean_python, backend, exported):
+    for secret in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        assert backend.environment[secret] not in "".join(backend.logs.values()) + str(exported)
+    assert exported["evaluate"]["score"] > 0.9
     # The wheel contains all files of the hash.
     program = "from kfp_distributed.library.content import *; print(content_hash(read_library()))"
     installed = subprocess.run([clean_python, "-c", program], capture_output=True, text=True, check=True)
     assert installed.stdout.strip() == content_hash(read_library())
+
+
+def test_train_and_export_needs_no_bucket_but_that_of_a_fresh_installation(backend, exported):
+    credentials = credentials_from_environment(backend.environment)
+    uri = exported["export-model"]["uri"]
+    assert (uri, exported["export-model"]["version"]) == ("minio://mlpipeline/models/digits/1", 1)
+    version = open_store(uri, credentials)
+    assert version.exists("saved_model.pb")
+    assert f"/{json.loads(version.read('export.json'))['source_run']}/" in exported["export-model"]["manifest"]
+    root = open_store("s3://mlpipeline", credentials)
+    assert {*root.children()} == {"models/", "v2/"}
+    models = CliRunner().invoke(main, ["models", "list", "minio://mlpipeline/models"], env=backend.environment)
+    assert models.output.splitlines()[1].split() == ["digits", "1", "1"]
+
+
+def test_train_and_deploy_needs_no_bucket_but_that_of_a_fresh_installation(backend, specs, exported, tmp_path):
+    with KServeApi(backend.bucket) as api:
+        backend.environment["KUBECONFIG"] = api.write_configuration(tmp_path / "kubeconfig")
+        deployed = backend.run(specs / "train_and_deploy.yaml", **SHORT)
+        address = api.objects["inferenceservices/digits"]["spec"]["predictor"]["model"]["storageUri"]
+    assert deployed.pop("deploy-model")["version"] == 1
+    assert address.startswith("s3://mlpipeline/models/.served/digits-")
+    assert deployed == exported  # From the cache.
