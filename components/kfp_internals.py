@@ -5,6 +5,7 @@ tests/components/test_kfp_internals.py fails when one is no longer needed.
 """
 
 import sys
+import traceback
 from typing import Any
 
 from kfp.dsl.pipeline_channel import PipelineParameterChannel
@@ -99,3 +100,16 @@ def local_configuration() -> Any:  # noqa: ANN401
 def restore_local_configuration(configuration: Any) -> None:  # noqa: ANN401
     """Set the configuration of `kfp.local` to the one that `local_configuration` has returned."""
     LocalExecutionConfig.instance = configuration
+
+
+def input_without_value(error: BaseException) -> str:
+    """Return the name of the input for which kfp's local runner has no value, as the cause of an error; "" if none.
+
+    An input of a pipeline with the default None has none. The error does not name it, and its function is the only one
+    with this name:
+    https://github.com/kubeflow/pipelines/blob/2.15.0/sdk/python/kfp/local/orchestrator/orchestrator_utils.py.
+    """
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_name == "join_user_inputs_and_defaults":
+            return str(frame.f_locals.get("input_name", ""))
+    return ""

@@ -18,7 +18,11 @@ from kfp import local
 from rich.console import Console
 
 from kfp_distributed.components.deploy_model.local_deployment import SERVERS_VARIABLE
-from kfp_distributed.components.kfp_internals import local_configuration, restore_local_configuration
+from kfp_distributed.components.kfp_internals import (
+    input_without_value,
+    local_configuration,
+    restore_local_configuration,
+)
 from kfp_distributed.components.train.run.runners.choose import RUNNER_VARIABLE
 from kfp_distributed.components.train.run.signals import ended_by_signals
 from kfp_distributed.components.train.tell.step_log import SHOW_SAMPLES_VARIABLE
@@ -98,6 +102,7 @@ def local_run(
         The folders of the run.
 
     Raises:
+        ValueError: An input of the pipeline has no value.
         RuntimeError: Another local run of this process has not ended, or the S3 server does not start. The message has
             its last lines.
     """
@@ -109,6 +114,13 @@ def local_run(
     try:
         with _run_in(Path(folder).resolve(), embedded_store, progress) as run:
             yield run
+    except ValueError as error:
+        if name := input_without_value(error):
+            raise ValueError(
+                f"the input {name!r} of the pipeline has the default None, for which kfp's local runner has no value: "
+                "pass a value, or use another default"
+            ) from error
+        raise
     finally:
         _in_use.release()
 

@@ -135,6 +135,19 @@ def export() -> None:
 
 
 @dsl.pipeline
+def with_default_none(first: str = "a", second: str = None):  # noqa: RUF013  (kfp takes no union)
+    export()
+
+
+def test_an_input_without_a_value_is_named(tmp_path):
+    with pytest.raises(ValueError, match="the input 'second' of the pipeline has the default None"):  # noqa: SIM117
+        with local_run(tmp_path, embedded_store=False):
+            with_default_none()
+    with pytest.raises(ValueError, match=r"^another$"), local_run(tmp_path, embedded_store=False):
+        raise ValueError("another")
+
+
+@dsl.pipeline
 def score_and_export():
     with dsl.ParallelFor([1]):
         scored = score()
