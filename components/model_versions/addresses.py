@@ -75,7 +75,7 @@ def models_folder(root: str) -> str:
     """
     parse_uri(root)
     root, question_mark, settings = root.partition("?")
-    artifacts = "/v2/artifacts$" if "://" in root else "(/v2)?/artifacts$"
+    artifacts = "(?<=[^/])/v2/artifacts$" if "://" in root else "/artifacts$"
     return f"{re.sub(artifacts, '', root.rstrip('/'))}/models{question_mark}{settings}"
 
 

@@ -32,7 +32,7 @@ _FORKED = (ENTRY, "kfp_distributed.trainers.runtime.torchrun", "kfp.dsl.executor
 """Modules that forks run in forks: replicas of a step, torchrun of a replica, its ranks, and Dask workers of a pod."""
 _TRAINERS = ("keras_classifier", "keras_horovod", "torch_classifier", "torch_horovod")
 _STEPS = ("fingerprint_source", "prepare_data", "train", "evaluate", "export_model", "deploy_model", "predict")
-_IMPORTED = (
+IMPORTED = (
     *_FORKED,
     "torch.distributed.run",
     *(f"kfp_distributed.trainers.{name}" for name in _TRAINERS),
@@ -55,7 +55,8 @@ _IMPORTS = {
 
 Libraries have read OMP_NUM_THREADS=1 in each fork. The local runner sets more for a job of one replica.
 """
-_HERE = Path(__file__).parent
+PROGRAMS = Path(__file__).parent
+"""Folder of server.py and client.py."""
 _start, _environment = ProcessGroup.start, subprocess_task_handler.environment
 NAMES_VARIABLE = "TESTS_FORKED_REPLICAS_NAMES"
 """Variable with the names of the others, for the server. A Python that is a script sets more of them."""
@@ -65,7 +66,7 @@ SITE_VARIABLE = "TESTS_FORKED_REPLICAS_SITE"
 """Variable with the folder of a sitecustomize.py that forks run first, beside that of PYTHONPATH.
 
 The local runner sets PYTHONPATH itself."""
-_FOLDER = "TESTS_FORKED_REPLICAS"
+FOLDER_VARIABLE = "TESTS_FORKED_REPLICAS"
 """Variable with the folder of the servers' sockets. The workers of a run share them."""
 _at_start: dict[str, str] = {}
 """Variables of pytest before its tests. Servers have no variables of the test that starts them by chance."""
@@ -76,8 +77,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         folder = tempfile.TemporaryDirectory(prefix="replicas-")
         config.add_cleanup(folder.cleanup)
-        os.environ[_FOLDER] = folder.name
-        os.environ[_FOLDER + "_OWNER"] = str(os.getpid())
+        os.environ[FOLDER_VARIABLE] = folder.name
+        os.environ[FOLDER_VARIABLE + "_OWNER"] = str(os.getpid())
     _at_start.update(os.environ)
 
 
@@ -98,7 +99,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def _logs_of_failed_servers(config: pytest.Config) -> list[Path]:
     """Return the logs of the servers that have ended. They should end after this process."""
     is_worker = hasattr(config, "workerinput")
-    logs = [] if is_worker else sorted(Path(os.environ[_FOLDER]).glob("*.log"))
+    logs = [] if is_worker else sorted(Path(os.environ[FOLDER_VARIABLE]).glob("*.log"))
     return [log for log in logs if not _listens(log.with_suffix(""))]
 
 
@@ -164,7 +165,7 @@ def forked(python: str | Path, *arguments: str | Path) -> list[str]:
     """
     if _FORKS not in os.environ:
         return [str(python), *map(str, arguments)]
-    folder = Path(os.environ[_FOLDER])
+    folder = Path(os.environ[FOLDER_VARIABLE])
     name = sha256(str(python).encode()).hexdigest()[:8]
     address, log = str(folder / name), folder / f"{name}.log"
     with (folder / "lock").open("w") as lock:
@@ -186,7 +187,7 @@ def _start_server(folder: Path, address: str, log: Path, python: str) -> None:
     with closing(socket.socket(socket.AF_UNIX)) as listener, log.open("wb") as output:
         listener.bind(address)
         listener.listen(100)
-        words = [python, str(_HERE / "server.py"), str(listener.fileno()), os.environ[_FOLDER + "_OWNER"], *_IMPORTED]
+        words = [python, str(PROGRAMS / "server.py"), str(listener.fileno()), os.environ[FOLDER_VARIABLE + "_OWNER"], *IMPORTED]
         subprocess.run(
             ["/bin/sh", "-c", '"$@" &', "sh", *words],
             check=True,
@@ -215,4 +216,4 @@ def _write_python(script: Path, address: str, python: str) -> None:
 
 
 def _client(address: str, python: str) -> list[str]:
-    return [sys.executable, "-I", "-S", str(_HERE / "client.py"), address, python]
+    return [sys.executable, "-I", "-S", str(PROGRAMS / "client.py"), address, python]

@@ -109,9 +109,9 @@ SLEEP = "import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)"
 def server(tmp_path, monkeypatch):
     """Return the process of a server of this test alone. It has imported no frameworks."""
     with started(["sleep", "600"]) as owner:
-        monkeypatch.setenv(forked_replicas._FOLDER, str(tmp_path))
-        monkeypatch.setenv(forked_replicas._FOLDER + "_OWNER", str(owner.pid))
-        monkeypatch.setattr(forked_replicas, "_IMPORTED", ("numpy",))
+        monkeypatch.setenv(forked_replicas.FOLDER_VARIABLE, str(tmp_path))
+        monkeypatch.setenv(forked_replicas.FOLDER_VARIABLE + "_OWNER", str(owner.pid))
+        monkeypatch.setattr(forked_replicas, "IMPORTED", ("numpy",))
         process = psutil.Process(parent_of_a_fork())
         yield process
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -203,7 +203,7 @@ def failing(tmp_path, monkeypatch):
     folder = Path(forked_replicas.__file__).parent
     (tmp_path / "server.py").write_text(FAILING.format(folder=str(folder)))
     (tmp_path / "client.py").symlink_to(folder / "client.py")
-    monkeypatch.setattr(forked_replicas, "_HERE", tmp_path)
+    monkeypatch.setattr(forked_replicas, "PROGRAMS", tmp_path)
     return tmp_path / "full"
 
 
@@ -220,7 +220,7 @@ TESTS = """
 import subprocess, sys
 import forked_replicas
 
-forked_replicas._HERE, forked_replicas._IMPORTED = forked_replicas.Path(__file__).parent, ("numpy",)
+forked_replicas.PROGRAMS, forked_replicas.IMPORTED = forked_replicas.Path(__file__).parent, ("numpy",)
 
 def test_fork():
     subprocess.run(forked_replicas.forked(sys.executable, "-c", ""))
@@ -283,8 +283,8 @@ def test_a_fork_is_stopped_and_continued_as_a_process_is(sleeping):
 
 
 def test_a_start_of_a_server_that_has_failed_is_tried_again(tmp_path, monkeypatch):
-    monkeypatch.setenv(forked_replicas._FOLDER, str(tmp_path))
-    monkeypatch.setattr(forked_replicas, "_IMPORTED", ("numpy",))
+    monkeypatch.setenv(forked_replicas.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(forked_replicas, "IMPORTED", ("numpy",))
     with monkeypatch.context() as patch:
         patch.setattr(forked_replicas, "make_archive", lambda content: 1 / 0)
         with pytest.raises(ZeroDivisionError):
