@@ -187,7 +187,8 @@ def _start_server(folder: Path, address: str, log: Path, python: str) -> None:
     with closing(socket.socket(socket.AF_UNIX)) as listener, log.open("wb") as output:
         listener.bind(address)
         listener.listen(100)
-        words = [python, str(PROGRAMS / "server.py"), str(listener.fileno()), os.environ[FOLDER_VARIABLE + "_OWNER"], *IMPORTED]
+        owner = os.environ[FOLDER_VARIABLE + "_OWNER"]
+        words = [python, str(PROGRAMS / "server.py"), str(listener.fileno()), owner, *IMPORTED]
         subprocess.run(
             ["/bin/sh", "-c", '"$@" &', "sh", *words],
             check=True,
