@@ -147,8 +147,7 @@ def step_command(
 
 def whole_job(
     run: Run,
-    bucket: str = "checkpoints",
-    export_to: str = "models",
+    checkpoint_uri: str = "",
     image: str = "",
     specs: Path = SPECS,
     table: Mapping[str, object] | None = None,
@@ -158,8 +157,7 @@ def whole_job(
 
     Args:
         run: The run of the steps.
-        bucket: Bucket of the checkpoints.
-        export_to: Bucket of the exported model.
+        checkpoint_uri: Folder of the checkpoints. Default: beside the model.
         image: Image of the replicas if they are pods.
         specs: Folder of the compiled files.
         table: Inputs of prepare_data. Default: the digits in three shards.
@@ -175,7 +173,7 @@ def whole_job(
                 "train_specification": {"trainer": "keras_classifier", **({"image": image} if image else {})},
                 "train_parameters": {"epochs": "8.0"},
                 "distribution_specification": {"distribution_type": "Job"},
-                "checkpoint_uri": f"s3://{bucket}/checkpoints",
+                "checkpoint_uri": checkpoint_uri,
             },
             {
                 "train_dataset": "prepare_data/train_dataset",
@@ -191,7 +189,7 @@ def whole_job(
             specs=specs,
         ),
         "export_model": step_command(
-            "export_model", run, {"model_name": "digits", "bucket": export_to}, {"model": "train/model"}, specs=specs
+            "export_model", run, {"model_name": "digits"}, {"model": "train/model"}, specs=specs
         ),
     }
 

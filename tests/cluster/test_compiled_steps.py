@@ -137,13 +137,15 @@ def test_the_steps_run_in_a_pod(
     """Image delivery needs neither a package index nor the ConfigMap; namespace delivery needs both.
 
     One predicts numbers of a table in the object store, the other classifies the digits. With namespace delivery,
-    further steps would install their packages, which takes long and shows nothing new.
+    further steps would install their packages, which takes long and shows nothing new. With image delivery, the steps
+    use no bucket but that of the pipeline root.
     """
     namespace, specs = training_namespace, image_specs if kind == "image" else tmp_path
     config_map = library_config_map(namespace)
     # With a local root, the steps share the disk. With a store, the launcher transfers inputs and outputs.
     run = Run(f"s3://{bucket}" if kind == "image" else "/steps", str(uuid.uuid4()))
     store = open_store(f"s3://{bucket}", credentials_from_environment(store_environment))
+    checkpoints_uri = run.uri("train/checkpoints") if kind == "image" else f"s3://{bucket}/{run.run_id}/checkpoints"
     task: dict[str, dict] = {}
     if kind == "image":
         (tmp_path / "prices").mkdir()
@@ -153,7 +155,7 @@ def test_the_steps_run_in_a_pod(
         task = {"table": table, "threshold": {"metric": "r2", "bound": 0.5}}
     else:
         write_specs(tmp_path, Delivery.namespace())
-    commands = whole_job(run, f"{bucket}/{run.run_id}", f"{bucket}/{kind}", trainer_image, specs=specs, **task)
+    commands = whole_job(run, "" if kind == "image" else checkpoints_uri, trainer_image, specs=specs, **task)
     if kind == "namespace":
         del commands["evaluate"], commands["export_model"]
     steps = [StepContainer(step, image_of(specs, step), command) for step, command in commands.items()]
@@ -172,7 +174,7 @@ def test_the_steps_run_in_a_pod(
         assert " scheduler-0 train: 960 rows in 3 shards" in logs["prepare-data"]
         assert_datasets_are_not_downloaded(run, store, logs)
         assert float(re.search(r"r2=([0-9.]+)", logs["evaluate"])[1]) > 0.5, logs["evaluate"]
-        assert store.exists("image/digits/1/saved_model.pb"), logs["export-model"][-6000:]
+        assert store.exists("models/digits/1/saved_model.pb"), logs["export-model"][-6000:]
     assert f"Job {namespace}/train-" in logs["train"]
     assert " worker-0 epoch 8/8" in logs["train"]
     assert "Wrote executor output file" in logs["train"], logs["train"][-6000:]
@@ -180,7 +182,7 @@ def test_the_steps_run_in_a_pod(
     assert store_environment["AWS_SECRET_ACCESS_KEY"] not in whole_log
     assert ("pip installs" in whole_log) == (kind == "namespace")
     # Local artifacts were staged in the store for the replicas, and deleted.
-    checkpoints = [entry.key for entry in store.list(f"{run.run_id}/checkpoints/")]
+    checkpoints = [entry.key for entry in store.list(f"{checkpoints_uri.removeprefix(f'{store.uri}/')}/")]
     assert checkpoints
     assert not [key for key in checkpoints if "/staged/" in key]
 
