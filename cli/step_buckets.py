@@ -35,8 +35,8 @@ def read_step_buckets(spec: Mapping[str, Any]) -> list[StepBucket]:
             if not isinstance(value, str) or "{{$" in value:
                 continue
             uri = export_root(value) if name == "bucket" and value else value
-            if (name == "bucket" and not uri) or bucket_of(uri):
-                buckets.setdefault(bucket_of(uri), StepBucket(step, name, uri))
+            if name == "bucket" or bucket_of(uri):
+                buckets.setdefault(bucket_of(uri) or uri, StepBucket(step, name, uri))
     return list(buckets.values())
 
 
@@ -56,6 +56,12 @@ def judge_models(step: str, root: str) -> Check:
             f"{step} names no bucket, and models cannot be beside the artifacts: {error}",
             f"set the input bucket of {step}",
         )
+
+
+def judge_address(step: str, uri: str) -> Check:
+    """Return the check of a step whose input `bucket` names no bucket. It may be a step of another library."""
+    text = f"{uri} is in no bucket of an S3 store; a path is on the disk of the pod, and lost with it"
+    return Check(f"bucket of {step}", "warning", text, f"set the input bucket of {step}, such as s3://BUCKET/PREFIX")
 
 
 def bucket_of(uri: str) -> str:

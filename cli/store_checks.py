@@ -74,7 +74,8 @@ def judge_bucket(
         fix = f"to create it, with the keys of {store.namespace}/{store.secret}: {make}"
         return Check(name, "failed", text, fix)
     if answer.error:
-        is_wrong_name = "InvalidBucketName" in answer.error
+        # The client refuses some names itself, with a text of its own.
+        is_wrong_name = "InvalidBucketName" in answer.error or "no valid name of a bucket" in answer.error
         fix = "choose another name" if is_wrong_name else "correct the Secret, or the permissions of its account"
         return Check(name, "failed", f"{uri}: {answer.error}", fix)
     return Check(name, "ok", f"{uri} can be listed with the keys of the Secret")

@@ -31,7 +31,7 @@ from kfp_distributed.cli.operator_checks import (
     kinds_of,
 )
 from kfp_distributed.cli.pipeline_store import find_store, reach, store_credentials
-from kfp_distributed.cli.step_buckets import bucket_of, judge_models
+from kfp_distributed.cli.step_buckets import bucket_of, judge_address, judge_models
 from kfp_distributed.cli.store_checks import BucketAnswer, judge_bucket, judge_store
 from kfp_distributed.cluster_api.access import is_allowed
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
@@ -141,6 +141,8 @@ def _object_store(read: Read, question: Question, uri: str, store: StoreReferenc
     for step, parameter, named in question.buckets:
         if not named:
             yield judge_models(step, root)
+        elif not bucket_of(named):
+            yield judge_address(step, named)
         elif bucket_of(named) != bucket_of(uri):
             _, store = find_store(read, question.namespace, named)
             _, answer = _ask_store(read, question, named, store)

@@ -6,7 +6,7 @@ from kfp import compiler, dsl
 
 from kfp_distributed.cli.checks import Check, Question, Refusal
 from kfp_distributed.cli.libraries import read_pipeline
-from kfp_distributed.cli.step_buckets import StepBucket, bucket_of, judge_models, read_step_buckets
+from kfp_distributed.cli.step_buckets import StepBucket, bucket_of, judge_address, judge_models, read_step_buckets
 from kfp_distributed.cli.store_checks import BucketAnswer, judge_bucket, judge_store
 from kfp_distributed.storage.kfp_store import StoreReference
 
@@ -105,6 +105,10 @@ class TestBucket:
         check = judge_bucket(Question("team", ""), "s3://m", STORE, BucketAnswer(True), "bucket of export-model")
         assert check == Check("bucket of export-model", "ok", "s3://m can be listed with the keys of the Secret")
 
+    def test_another_name_is_the_advice_for_one_that_the_client_refuses(self):
+        error = "this is no valid name of a bucket: 3 to 63 lower-case letters (ValueError: invalid bucket name)"
+        assert self.judge(STORE, BucketAnswer(True, error))[-1] == "choose another name"
+
     def test_wrong_keys_fail(self):
         assert self.judge(STORE, BucketAnswer(True, "the server refuses the account")) == (
             "bucket",
@@ -177,8 +181,17 @@ class TestStepBuckets:
             StepBucket("export", "bucket", "s3://other"),
             StepBucket("export", "model_uri", "minio://data/rows.csv"),
             StepBucket("export-2", "model_uri", "s3://zoo/cats/1"),
+            StepBucket("export-3", "bucket", "./x"),
             StepBucket("export-beside", "bucket", ""),
         ]
+
+    def test_an_address_in_no_bucket_is_a_warning(self):
+        assert judge_address("export-model", "/mnt/exports") == Check(
+            "bucket of export-model",
+            "warning",
+            "/mnt/exports is in no bucket of an S3 store; a path is on the disk of the pod, and lost with it",
+            "set the input bucket of export-model, such as s3://BUCKET/PREFIX",
+        )
 
     @pytest.mark.parametrize("name", ["train_and_export", "train_and_deploy", "export_model"])
     def test_the_compiled_pipelines_name_no_bucket(self, name):

@@ -77,7 +77,7 @@ def test_threads_and_processes_that_outlive_their_program(parts, lines, code):
 
 
 CHILDREN = """
-import multiprocessing, os, signal, subprocess, sys, threading, time
+import asyncio, multiprocessing, os, signal, subprocess, sys, threading, time
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from kfp_distributed.trainers.runtime import ending
@@ -131,6 +131,13 @@ def of_a_child_of_a_child():
     child.join()
     return 10 - child.exitcode
 
+def none_after_handlers_of_asyncio():
+    loop = asyncio.new_event_loop()
+    loop.add_signal_handler(signal.SIGUSR1, print)
+    loop.remove_signal_handler(signal.SIGUSR1)
+    loop.close()
+    return 0
+
 def with_its_own_handler():
     signal.signal(signal.SIGTERM, lambda *_: os._exit(5))
     read, write = os.pipe()
@@ -182,6 +189,7 @@ ending.run_to_end(main) if __name__ == "__main__" else None
         ("of_a_child_of_a_child()", -signal.SIGTERM),
         ("of_a_data_loader()", 0),  # PyTorch handles a SIGTERM of the parent so.
         ("with_its_own_handler()", 5),
+        ("none_after_handlers_of_asyncio()", 0),
     ],
 )
 def test_a_child_that_its_program_ends_does_not_end_the_replica(tmp_path, library_archive, child, code):
@@ -199,7 +207,7 @@ def test_a_child_that_its_program_ends_does_not_end_the_replica(tmp_path, librar
         finally:
             with suppress(ProcessLookupError):  # A child that ignores the signal outlives the replica.
                 os.killpg(process.pid, signal.SIGKILL)
-    own = 5 if "handler" in child else 128 + signal.SIGTERM
+    own = 5 if "own_handler" in child else 128 + signal.SIGTERM
     assert (output.read_text(), ended) == (f"{int(code)}\n", own)
 
 

@@ -9,6 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NoReturn
 
 from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, StorageError
@@ -39,14 +40,16 @@ def end_on_sigterm() -> None:
     If the leader of the job saves a checkpoint at such a time, this process ends after it.
 
     Python runs signal handlers in the main thread between two bytecodes, which may take forever. Therefore a thread
-    waits for the byte that the C handler writes. A command receives the signal, and this process ends after it. A fork
-    of this process, such as a worker that loads rows, ends at SIGTERM as any process does.
+    waits for the byte that the C handler writes. The Python handler writes one too, because an event loop of asyncio
+    replaces the file of the C handler. A command receives the signal, and this process ends after it. A fork of this
+    process, such as a worker that loads rows, ends at SIGTERM as any process does.
     """
     readable, writable = os.pipe()
     os.set_blocking(writable, False)
 
-    def ignore(number: int, frame: object) -> None:
-        pass
+    def write_byte(number: int, frame: object) -> None:
+        with suppress(BlockingIOError):  # The pipe is full of such bytes.
+            os.write(writable, bytes([number]))
 
     masks = threading.local()
 
@@ -58,13 +61,13 @@ def end_on_sigterm() -> None:
 
     def restore_defaults() -> None:
         # The program may have set others.
-        if signal.getsignal(signal.SIGTERM) is ignore:
+        if signal.getsignal(signal.SIGTERM) is write_byte:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if (current := signal.set_wakeup_fd(-1)) != writable:
             signal.set_wakeup_fd(current)
         unblock()
 
-    signal.signal(signal.SIGTERM, ignore)
+    signal.signal(signal.SIGTERM, write_byte)
     signal.set_wakeup_fd(writable)
     os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=restore_defaults)
 
