@@ -11,11 +11,12 @@ from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.components.train.run.runners.kubernetes.pod_log import LogReader
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300), pytest.mark.takes(35)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300), pytest.mark.takes(50)]
 
 COUNT = 36_000
 
-# 36 MB in 18 s or more. The kubelet looks at the size every 10 s. stdout and stderr alternate. Each 500th line has more
+# 36 MB in 36 s or more. The kubelet looks at the size every 10 s, and serves the newest file alone. Twice as fast, a
+# reader on a busy machine once missed the last lines of a file. stdout and stderr alternate. Each 500th line has more
 # than 16 KiB, so it has two parts in the file. No line of the other stream is printed within 50 ms of it, because it
 # could come between the parts.
 PROGRAM = f"""\
@@ -24,7 +25,7 @@ for number in range({COUNT}):
     line = f"{{number}} " + ("x" * 20_000 if number % 500 == 50 else "y" * 900) + "\\n"
     os.write(1 + number // 100 % 2, line.encode())
     if number % 100 == 99:
-        time.sleep(0.05)"""
+        time.sleep(0.1)"""
 
 
 @pytest.fixture
