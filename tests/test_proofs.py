@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
@@ -44,6 +45,21 @@ def properties(text: str) -> list[list[str]]:
 
 def test_each_named_test_exists():
     assert missing_tests(README) == []
+
+
+def test_each_named_case_exists(request):
+    """Checked for the functions that this run has collected, unless it leaves out some of their cases."""
+    if "takes" in request.config.option.markexpr:
+        pytest.skip("some cases are left out")
+    cases = defaultdict(set)
+    for item in request.session.items:
+        cases[f"{item.path.relative_to(TESTS)}::{item.originalname}"].add(item.name)
+    missing = [
+        f"{file}::{name}{case}"
+        for file, name, case in NAMED_TEST.findall(README)
+        if (known := cases.get(f"{file}::{name}")) and f"{name}{case}" not in known and case
+    ]
+    assert missing == []
 
 
 def test_no_property_was_deleted():

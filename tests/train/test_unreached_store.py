@@ -5,13 +5,14 @@ import signal
 import subprocess
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from environments import trainer_python
 from faulty_proxy import Fault, faulty_proxy
 from train.programs.jobs import make_job
 
-from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, ReplicaChanged
+from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, LogLine, ReplicaChanged
 from kfp_distributed.components.train.run.runners.local.ports import free_ports
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
@@ -19,6 +20,7 @@ from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
 from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.job_description import JOB_VARIABLE, STORE_AWAY, STORE_UNREACHED
+from kfp_distributed.trainers.runtime.samples import split_sample
 
 pytestmark = pytest.mark.takes(30)
 
@@ -38,7 +40,8 @@ def train(model_dir, once: str):
 
     if not Path(once).exists():
         Path(once).touch()
-        time.sleep(8)  # The first sample is printed after 2 s, or later on a busy machine.
+        while not Path(f"{once}-sampled").exists():
+            time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGKILL)
     Path(model_dir, "weights").touch()
 
@@ -67,12 +70,17 @@ def variables_of(endpoint, access_key="a", secret_key="b"):
 
 
 def follow(job, at_failure=lambda number: None, most_failures=6):
-    """Run a job to its end, or to a number of failures; return the failures, the restarts, and the last fact."""
+    """Run a job to its end, or to a number of failures; return the failures, the restarts, and the last fact.
+
+    The program waits for its first sample, which says that the store has answered.
+    """
     runner, failures, restarts = LocalRunner(), [], []
     try:
         runner.check(job)
         runner.start(job)
         for fact in runner.facts():
+            if isinstance(fact, LogLine) and split_sample(fact.line)[1]:
+                Path(f"{job.description.parameters['once']}-sampled").touch()
             if isinstance(fact, ReplicaChanged) and fact.state == "failed":
                 failures.append(fact.exit_code or -fact.signal)
                 at_failure(len(failures))

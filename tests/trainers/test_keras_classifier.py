@@ -13,7 +13,7 @@ from samples import CLASSES, COLUMNS, table
 
 from kfp_distributed.storage import open_store
 from kfp_distributed.trainers.runtime.checkpoints import save_checkpoint
-from kfp_distributed.trainers.runtime.job_description import EVALUATOR_METRICS, JOB_VARIABLE, JobDescription
+from kfp_distributed.trainers.runtime.job_description import JOB_VARIABLE, JobDescription
 from kfp_distributed.trainers.runtime.progress import parse_progress
 from kfp_distributed.trainers.runtime.sampling import current_usage
 
@@ -102,8 +102,8 @@ def serve_matrix_by_default(folder):
 def test_the_evaluator_scores_the_checkpoint_before_a_damaged_one_once(folders, tmp_path, monkeypatch, capsys):
     import tf_keras
 
-    from kfp_distributed.trainers.evaluator import evaluate_checkpoints
-    from kfp_distributed.trainers.keras_fit import compile_model, keep_checkpoints
+    from kfp_distributed.trainers import evaluator
+    from kfp_distributed.trainers.keras_fit import compile_model, keep_checkpoints, read_position
     from kfp_distributed.trainers.keras_model import build_model
     from kfp_distributed.trainers.position import Position
     from kfp_distributed.trainers.runtime.feed import read_manifest
@@ -125,16 +125,25 @@ def test_the_evaluator_scores_the_checkpoint_before_a_damaged_one_once(folders, 
     keep(2)
     for file in Path(job.checkpoint_uri, "00000002").iterdir():
         file.write_bytes(b"")
+    read: list[Position] = []
+
+    def read_one(folder):
+        read.append(read_position(folder))
+        return read[-1]
+
+    monkeypatch.setattr(evaluator, "read_position", read_one)
     arguments = folders["validation_dir"], Path(folders["checkpoint_dir"]), Path(folders["metrics_dir"]), 3
-    evaluator = threading.Thread(target=evaluate_checkpoints, args=(model, manifest, *arguments), daemon=True)
-    evaluator.start()
-    metrics = Path(folders["metrics_dir"], EVALUATOR_METRICS)
-    while not metrics.exists():
-        assert evaluator.is_alive()
-        time.sleep(0.1)
-    keep(2, step=5)  # Saved within an epoch, so it is not that of epoch 2.
-    time.sleep(2)  # The evaluator polls each second.
+    thread = threading.Thread(target=evaluator.evaluate_checkpoints, args=(model, manifest, *arguments), daemon=True)
+    thread.start()
+    # Epoch 2 is damaged. The next one was saved within an epoch, so that it is not that of epoch 2.
+    for number, position in enumerate([(1, 0), (2, 5)]):
+        if number:
+            keep(2, step=5)
+        while len(read) <= number:
+            assert thread.is_alive()
+            time.sleep(0.1)
+        assert read[number][:2] == position
     keep(3)
-    evaluator.join(300)
+    thread.join(300)
     lines = [parse_progress(line) for line in capsys.readouterr().out.splitlines()]
     assert [line.epoch for line in lines if line] == [1, 3]
