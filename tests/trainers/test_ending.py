@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -74,6 +75,38 @@ def test_threads_and_processes_that_outlive_their_program(parts, lines, code):
     assert [line for line in done.stderr.splitlines() if line.endswith("for a reason")] == [
         text for part, text in (("exit", "for a reason"), ("raise", "ValueError: for a reason")) if part in parts
     ]
+
+
+PEER = """
+import sys
+from kfp_distributed.trainers.runtime import ending
+
+def main():
+    ending.end_on_sigterm()
+    print("waits", flush=True)
+    ending.leave_with(sys.argv[1])
+    return 0
+
+ending.run_to_end(main)
+"""
+
+
+@pytest.mark.parametrize(
+    "is_told", [False, True], ids=["the leader ends", "SIGTERM, as of the operator of an ended job"]
+)
+def test_a_peer_that_has_succeeded_leaves_with_its_leader(is_told, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as leader:
+        address = f"127.0.0.1:{leader.getsockname()[1]}"
+        with started([sys.executable, "-c", PEER, address], stdout=subprocess.PIPE, cwd=tmp_path) as process:
+            assert process.stdout.readline() == "waits\n"
+            leader.accept()[0].close()
+            leader.accept()[0].close()
+            assert process.poll() is None
+            if is_told:
+                process.terminate()
+            else:
+                leader.close()
+            assert process.wait(60) == 0
 
 
 CHILDREN = """

@@ -36,3 +36,23 @@ def test_validation_rows_that_a_process_downloads(program, rank, name, elastic, 
     """The ranks of PyTorch trainers score a part each; of Keras trainers one process scores all rows."""
     job = JobDescription("job", {}, {}, "data", "", "model", "", "", leader="worker-0", data_replicas=WORKERS)
     assert ThisReplica(job, program, Cluster(), rank, name, elastic).scores == scored
+
+
+CLUSTER = Cluster({"worker": ["a:2222", "b:2222"]}, "worker", 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "cluster", "servers", "leader"),
+    [
+        ("function", "worker-1", CLUSTER, 0, "a:2222"),
+        ("function", "worker-0", CLUSTER, 0, ""),
+        ("function", "evaluator-0", CLUSTER, 0, ""),
+        ("function", "worker-1", CLUSTER, 1, ""),
+        ("function", "worker-1", Cluster(), 0, ""),
+        ("command", "worker-1", CLUSTER, 0, ""),
+    ],
+)
+def test_peers_of_a_strategy_leave_with_its_leader(kind, name, cluster, servers, leader):
+    job = JobDescription("job", {}, {}, "", "", "", "", "", "worker-0", WORKERS, servers)
+    replica = ThisReplica(job, Program(kind, "fit", ()), cluster, None, name, False)
+    assert replica.leader_to_leave_with == leader

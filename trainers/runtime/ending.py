@@ -3,6 +3,7 @@
 import atexit
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from kfp_distributed.trainers.runtime.cpython_internals import run_exit_function
 from kfp_distributed.trainers.runtime.job_description import PREEMPTED
 from kfp_distributed.trainers.runtime.sampling import store_peak_memory
 from kfp_distributed.trainers.runtime.termination import await_leader, grace_seconds
+from kfp_distributed.trainers.runtime.tracebacks import print_error
 from kfp_distributed.trainers.runtime.unless_trained import STORE_SECONDS, exit_code
 
 LEFTOVER_SECONDS = 10.0
@@ -26,9 +28,15 @@ LEFTOVER_SECONDS = 10.0
 _FAILED_SECONDS = 5.0
 """Seconds without progress after which a replica that has failed gives up its part of a sharded checkpoint."""
 
+_LEADER_SECONDS = 5.0
+"""Seconds without an answer after which the leader has ended: its host is gone."""
+
 _children: list[subprocess.Popen[bytes]] = []
 _was_told = threading.Event()
 """Set from SIGTERM on."""
+
+_is_done = threading.Event()
+"""Set when the program of this replica has succeeded, and only the end of the leader is awaited."""
 
 _ending = threading.Lock()
 """Held while the process ends after SIGTERM. A command that ends after that does not determine the exit code."""
@@ -76,9 +84,27 @@ def end_on_sigterm() -> None:
             pass
         _was_told.set()
         await_leader()
-        end(128 + signal.SIGTERM)
+        end(0 if _is_done.is_set() else 128 + signal.SIGTERM)
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+def leave_with(leader: str) -> None:
+    """Return when the leader of a TensorFlow cluster has ended, a second later at most. SIGTERM is no failure then.
+
+    The processes of MultiWorkerMirroredStrategy watch each other until they end. One that saves the model for longer
+    than some ten seconds after another one has ended reports that one as crashed, and each that outlives the leader
+    reports an error as well.
+
+    Args:
+        leader: HOST:PORT at which the leader serves TensorFlow until it ends.
+    """
+    _is_done.set()
+    host, _, port = leader.rpartition(":")
+    with suppress(OSError):  # Nobody listens there any more.
+        while True:
+            socket.create_connection((host, int(port)), _LEADER_SECONDS).close()
+            time.sleep(1)
 
 
 def was_told_to_end() -> bool:
@@ -122,7 +148,7 @@ def end_after(error: Exception) -> NoReturn:
     """End the replica after an error of a thread, with the exit code and the traceback that its program would have."""
     if isinstance(error, StorageError) and not isinstance(error, KeyNotFound | ChecksumMismatch):
         end(exit_code(error))
-    traceback.print_exception(error)
+    print_error(error)
     end(1)
 
 
@@ -146,12 +172,16 @@ def run_to_end(main: Callable[[], int]) -> NoReturn:
     and PyTorch leave their peers, run in any case and may take longer: a rank may have to wait until another one has
     saved the model.
     """
-    code: object = 1
+    code: int | str | None = 1
     try:
         code = main()
     except SystemExit as error:
         code = error.code
         raise
+    except Exception as error:
+        if sys.excepthook is not sys.__excepthook__:  # The program prints errors in its own way.
+            raise
+        print_error(error)
     finally:
         threads_ended = threading.Event()
         # Exit functions run in reverse order, after all threads have ended.

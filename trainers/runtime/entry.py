@@ -10,7 +10,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -33,6 +32,7 @@ from kfp_distributed.trainers.runtime.ending import (
     end,
     end_after,
     end_on_sigterm,
+    leave_with,
     run_child,
     run_to_end,
     seconds_to_finish,
@@ -72,6 +72,7 @@ from kfp_distributed.trainers.runtime.status_server import report_progress_from_
 from kfp_distributed.trainers.runtime.tensorflow_settings import prepare_tensorflow
 from kfp_distributed.trainers.runtime.termination import EndedEarly, begin, seconds_left
 from kfp_distributed.trainers.runtime.torchrun import has_ranks, is_rank
+from kfp_distributed.trainers.runtime.tracebacks import print_error
 from kfp_distributed.trainers.runtime.unless_trained import STORE_SECONDS, exit_code, is_trained
 
 _STORE_CODES = (STORE_AWAY, STORE_UNREACHED)
@@ -179,6 +180,8 @@ def _train(replica: ThisReplica, folders: Mapping[str, Path]) -> int:
     is_committed = code in (0, PREEMPTED)
     while not folder_uploads.flush(at_rest=not is_committed) and (left := until - time.monotonic()) > 0:
         time.sleep(min(left, SYNC_RETRY_SECONDS))
+    if code == 0 and (leader := replica.leader_to_leave_with):
+        leave_with(leader)
     return code
 
 
@@ -219,7 +222,7 @@ def _run_program(replica: ThisReplica, folders: Mapping[str, Path], reject_check
         is_of_rows = program.kind == "trainer" and isinstance(error, StorageError)
         if replica.elastic or is_of_rows or not isinstance(error, Exception) or not reject_checkpoint():
             raise
-        traceback.print_exc()
+        print_error(error)
         return CHECKPOINT_REJECTED
     finally:
         if termination:
@@ -326,13 +329,13 @@ def _run(program: Program, folders: Mapping[str, str], job: JobDescription) -> i
         # The request may have been one of a user's function to another store, so it is no outage of the job's store.
         if program.kind == "trainer" or isinstance(error, KeyNotFound | ChecksumMismatch):
             raise
-        traceback.print_exc()
+        print_error(error)
         return STORE_FAILED
     except Exception as error:
         # The failure of the peer has the cause, and all replicas are restarted.
         if not is_lost_peer(error):
             raise
-        traceback.print_exc()
+        print_error(error)
         return PEER_LOST
     return 0
 

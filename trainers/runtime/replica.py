@@ -71,6 +71,16 @@ class ThisReplica:
         return 0, 1
 
     @property
+    def leader_to_leave_with(self) -> str:
+        """Address of the leader if this process may be its peer in MultiWorkerMirroredStrategy; "" for others.
+
+        Nobody knows what a command does, and its TensorFlow has ended with it.
+        """
+        is_peer = self.role == "worker" and not (self.leads or self.job.parameter_servers)
+        leaders = self.cluster.addresses.get("chief") or self.cluster.addresses.get("worker") or ("",)
+        return leaders[0] if is_peer and self.program.kind != "command" else ""
+
+    @property
     def is_needed(self) -> bool:
         """Whether the job cannot continue without this replica, as far as is known.
 
