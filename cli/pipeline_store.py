@@ -3,14 +3,22 @@
 import os
 import shlex
 import socket
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
 from urllib.parse import urlsplit
+
+import click
 
 from kfp_distributed.cli.checks import Refusal
 from kfp_distributed.cli.options import endpoint_from_here
 from kfp_distributed.cli.store_checks import forward_command
-from kfp_distributed.cluster_api.client import ClusterApi
+from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
+from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.cluster_api.objects import Object
+from kfp_distributed.cluster_api.port_forward import forwarded_port
 from kfp_distributed.cluster_api.reader import Read, reader
+from kfp_distributed.storage.buckets import service_of
 from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.kfp_backend import DEFAULT_PIPELINE_ROOT, LAUNCHER_CONFIG_MAP, PIPELINE_ROOT_KEY
 from kfp_distributed.storage.kfp_store import (
@@ -21,27 +29,46 @@ from kfp_distributed.storage.kfp_store import (
 )
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
+from kfp_distributed.storage.uri import parse_uri
 
 _REACH_SECONDS = 3.0
 
 
 class StoreNotReached(Exception):
-    """The store does not answer at its address. The text says how to reach it from this machine."""
+    """The store does not answer at its address, and the API server does not forward a port to it."""
 
 
-def open_pipeline_store(api: ClusterApi, bucket: str, command: str) -> tuple[Store, Credentials]:
-    """Open the pipeline root of a namespace.
+class Reached(NamedTuple):
+    """An address at which this machine reaches a store.
+
+    Attributes:
+        endpoint: "host" or "host:port".
+        secure: Whether it uses TLS.
+        is_forwarded: Whether the API server forwards a port of this machine.
+    """
+
+    endpoint: str
+    secure: bool
+    is_forwarded: bool = False
+
+
+@contextmanager
+def pipeline_store(api: ClusterApi, bucket: str, command: str) -> Iterator[tuple[Store, Credentials]]:
+    """Open the store of a namespace's pipelines for the block.
+
+    If this machine does not reach it and it is a Service of the cluster, the API server forwards a port, which a line
+    says.
 
     Args:
         api: The cluster.
-        bucket: URI of the pipeline root; "" for that of the namespace.
+        bucket: URI in the store; "" for the pipeline root of the namespace.
         command: Command line for the advice.
 
-    Returns:
-        The store, opened at the root, and its credentials.
+    Yields:
+        The store, opened at the URI, and its credentials.
 
     Raises:
-        StoreNotReached: The store does not answer.
+        StoreNotReached: The store does not answer. The text says what to do.
         ValueError: The store or its keys are not known, or may not be read.
         ClusterError: The API server does not answer.
     """
@@ -49,14 +76,53 @@ def open_pipeline_store(api: ClusterApi, bucket: str, command: str) -> tuple[Sto
     uri, reference = find_store(read, api.namespace, bucket)
     if isinstance(reference, Refusal):
         raise ValueError(str(reference))  # noqa: TRY004 - it is a fact about the cluster
-    endpoint = endpoint_from_here(os.environ) or (reference.endpoint, reference.secure)
+    named = endpoint_from_here(os.environ)
+    with ExitStack() as stack:
+        try:
+            reached = stack.enter_context(reach_store(api, reference, named))
+        except StoreNotReached as error:
+            by = " at AWS_ENDPOINT_URL" if named else ""
+            advice = "correct or unset it" if named else forward_command(reference, command)
+            raise StoreNotReached(f"{uri} cannot be reached from this machine{by}: {error}; {advice}") from None
+        if reached.is_forwarded:
+            click.echo(f"Reaching {reference.endpoint} by a port-forward through the API server.", err=True)
+        credentials = store_credentials(read, reference, (reached.endpoint, reached.secure))
+        yield open_store(uri, credentials, retry_seconds=_REACH_SECONDS), credentials
+
+
+@contextmanager
+def credentials_for(uri: str, namespace: str, command: str) -> Iterator[Credentials | None]:
+    """Yield the credentials of the pipelines' store for a block; None if those of the environment serve an address.
+
+    Those of the environment serve a local folder, and every address if the environment has keys, names their Secret, or
+    is that of a pod.
+
+    Args:
+        uri: The address.
+        namespace: Namespace of the pipelines; "" for that of the configuration.
+        command: Command line for the advice.
+
+    Raises:
+        StoreNotReached: The store does not answer.
+        ValueError: There is no configuration of a cluster, or the store or its keys are not known.
+        ClusterError: The API server does not answer.
+    """
+    if parse_uri(uri).scheme == "file" or (not namespace and _has_keys(os.environ)):
+        yield None
+        return
     try:
-        reach(*endpoint)
-    except (OSError, ValueError) as error:
-        advice = forward_command(reference, command)
-        raise StoreNotReached(f"{uri} cannot be reached from this machine: {error}; {advice}") from None
-    credentials = store_credentials(read, reference, endpoint)
-    return open_store(uri, credentials, retry_seconds=_REACH_SECONDS), credentials
+        api = connect(namespace)
+    except ValueError as error:
+        raise ValueError(f"the environment has no AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and {error}") from None
+    with pipeline_store(api, uri, command) as (_, credentials):
+        yield credentials
+
+
+def _has_keys(variables: Mapping[str, str]) -> bool:
+    return any(
+        variables.get(name)
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", SECRET_VARIABLE, "KUBERNETES_SERVICE_HOST")
+    )
 
 
 def bucket_words(bucket: str) -> str:
@@ -88,20 +154,45 @@ def find_store(read: Read, namespace: str, bucket: str) -> tuple[str, StoreRefer
         return uri, Refusal(error)
 
 
-def reach(endpoint: str, secure: bool) -> None:
-    """Check that something listens at an address.
+@contextmanager
+def reach_store(api: ClusterApi, store: StoreReference, named: tuple[str, bool] | None) -> Iterator[Reached]:
+    """Yield an address at which this machine reaches a store during the block.
 
     Args:
-        endpoint: "host" or "host:port".
-        secure: Whether the store uses TLS.
+        api: The cluster.
+        store: The store.
+        named: Address that the user names, as "host:port" and whether it uses TLS; None for that of the store, or a
+            forwarded port.
+
+    Raises:
+        StoreNotReached: Nothing listens at the address, and no port can be forwarded. The text says why.
+    """
+    reached = Reached(*(named or (store.endpoint, store.secure)))
+    service = None if named else service_of(store.endpoint, store.secure)
+    with ExitStack() as stack:
+        try:
+            _connect(reached)
+        except (OSError, ValueError) as error:
+            if not service:
+                raise StoreNotReached(str(error)) from None
+            try:
+                port = stack.enter_context(forwarded_port(api, *service))
+            except ClusterError as refusal:
+                raise StoreNotReached(f"{error}; {refusal}") from None
+            reached = Reached(f"127.0.0.1:{port}", False, True)
+        yield reached
+
+
+def _connect(address: Reached) -> None:
+    """Check that something listens at an address.
 
     Raises:
         OSError: Nothing listens there.
         ValueError: The address is not valid.
     """
-    address = urlsplit(f"//{endpoint}")
-    port = address.port or (443 if secure else 80)
-    socket.create_connection((address.hostname, port), timeout=_REACH_SECONDS).close()
+    parts = urlsplit(f"//{address.endpoint}")
+    port = parts.port or (443 if address.secure else 80)
+    socket.create_connection((parts.hostname, port), timeout=_REACH_SECONDS).close()
 
 
 def store_credentials(read: Read, store: StoreReference, endpoint: tuple[str, bool]) -> Credentials:

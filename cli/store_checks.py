@@ -16,10 +16,12 @@ class BucketAnswer(NamedTuple):
     Attributes:
         reached: Whether its server answered.
         error: Why the server refused, or why it was not reached; "" if all is well.
+        is_forwarded: Whether it was reached through the API server.
     """
 
     reached: bool
     error: str = ""
+    is_forwarded: bool = False
 
 
 def judge_store(store: StoreReference | Refusal, fields: Collection[str] | Refusal | None) -> list[Check]:
@@ -78,7 +80,8 @@ def judge_bucket(
         is_wrong_name = "InvalidBucketName" in answer.error or "no valid name of a bucket" in answer.error
         fix = "choose another name" if is_wrong_name else "correct the Secret, or the permissions of its account"
         return Check(name, "failed", f"{uri}: {answer.error}", fix)
-    return Check(name, "ok", f"{uri} can be listed with the keys of the Secret")
+    way = ", by a port-forward through the API server" if answer.is_forwarded else ""
+    return Check(name, "ok", f"{uri} can be listed with the keys of the Secret{way}")
 
 
 def forward_command(store: StoreReference, command: str) -> str:

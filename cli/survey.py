@@ -30,7 +30,7 @@ from kfp_distributed.cli.operator_checks import (
     judge_operators,
     kinds_of,
 )
-from kfp_distributed.cli.pipeline_store import find_store, reach, store_credentials
+from kfp_distributed.cli.pipeline_store import StoreNotReached, find_store, reach_store, store_credentials
 from kfp_distributed.cli.step_buckets import bucket_of, judge_address, judge_models
 from kfp_distributed.cli.store_checks import BucketAnswer, judge_bucket, judge_store
 from kfp_distributed.cluster_api.access import is_allowed
@@ -38,7 +38,7 @@ from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.cluster_api.configuration import OWN_NAMESPACE
 from kfp_distributed.cluster_api.kubernetes_internals import configured_users
 from kfp_distributed.cluster_api.objects import Object
-from kfp_distributed.cluster_api.reader import Read, reader
+from kfp_distributed.cluster_api.reader import reader
 from kfp_distributed.components.deploy_model.inference_service import GROUP, PLURAL, VERSION
 from kfp_distributed.components.deploy_model.service_checks import PERMISSIONS
 from kfp_distributed.components.train.describe.manifests.train_job import TRAIN_JOB
@@ -102,7 +102,7 @@ def survey(api: ClusterApi, question: Question) -> Iterator[Check]:
     yield judge_permissions(question, user, refused)
     yield from _deployment(api, question, user)
     yield from _libraries(api, question)
-    yield from _object_store(read, question, uri, store)
+    yield from _object_store(api, question, uri, store)
     yield judge_image(question, _items(api, "/api/v1/nodes"))
 
 
@@ -133,8 +133,9 @@ def _libraries(api: ClusterApi, question: Question) -> Iterator[Check]:
         yield from judge_libraries(question, config_maps, library_name(content_hash(read_library())))
 
 
-def _object_store(read: Read, question: Question, uri: str, store: StoreReference | Refusal) -> Iterator[Check]:
-    fields, answer = _ask_store(read, question, uri, store)
+def _object_store(api: ClusterApi, question: Question, uri: str, store: StoreReference | Refusal) -> Iterator[Check]:
+    read = reader(api)
+    fields, answer = _ask_store(api, question, uri, store)
     yield from judge_store(store, fields)
     yield judge_bucket(question, uri, store, answer)
     root = find_store(read, question.namespace, "")[0]
@@ -145,41 +146,40 @@ def _object_store(read: Read, question: Question, uri: str, store: StoreReferenc
             yield judge_address(step, named)
         elif bucket_of(named) != bucket_of(uri):
             _, store = find_store(read, question.namespace, named)
-            _, answer = _ask_store(read, question, named, store)
+            _, answer = _ask_store(api, question, named, store)
             yield judge_bucket(question, named, store, answer, f"{parameter} of {step}")
 
 
 def _ask_store(
-    read: Read, question: Question, uri: str, store: StoreReference | Refusal
+    api: ClusterApi, question: Question, uri: str, store: StoreReference | Refusal
 ) -> tuple[set[str] | Refusal | None, BucketAnswer | None]:
     """Return the fields of the Secret of a store, and the answer of a bucket, as `store_checks` takes them."""
     fields: set[str] | Refusal | None = None
     answer = None
     if isinstance(store, StoreReference):
         try:
-            secret = read(f"/api/v1/namespaces/{store.namespace}/secrets/{store.secret}")
+            secret = reader(api)(f"/api/v1/namespaces/{store.namespace}/secrets/{store.secret}")
             fields = None if secret is None else {name for name, value in (secret.get("data") or {}).items() if value}
         except ValueError as error:
             fields = Refusal(error)
         if isinstance(fields, set) and {store.access_key_field, store.secret_key_field} <= fields:
-            answer = _ask_bucket(read, question, uri, store)
+            answer = _ask_bucket(api, question, uri, store)
     return fields, answer
 
 
-def _ask_bucket(read: Read, question: Question, uri: str, store: StoreReference) -> BucketAnswer:
+def _ask_bucket(api: ClusterApi, question: Question, uri: str, store: StoreReference) -> BucketAnswer:
     """List a prefix that no bucket has, with the keys of the Secret, at the address that this machine uses."""
-    endpoint = question.endpoint or (store.endpoint, store.secure)
     try:
-        reach(*endpoint)
-    except (OSError, ValueError) as error:
+        with reach_store(api, store, question.endpoint) as reached:
+            credentials = store_credentials(reader(api), store, reached[:2])
+            open_store(uri, credentials, retry_seconds=1).list("kfp-distributed-doctor/")
+            return BucketAnswer(True, is_forwarded=reached.is_forwarded)
+    except StoreNotReached as error:
         return BucketAnswer(False, str(error))
-    try:
-        open_store(uri, store_credentials(read, store, endpoint), retry_seconds=1).list("kfp-distributed-doctor/")
     except StorageError as error:
         return BucketAnswer(True, error.cause)
     except ValueError as error:
         return BucketAnswer(True, str(error))
-    return BucketAnswer(True)
 
 
 def _refused(api: ClusterApi, question: Question, needed: list[Permission]) -> list[Permission] | Refusal:

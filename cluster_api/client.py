@@ -124,6 +124,7 @@ class ClusterApi:
 
     Attributes:
         namespace: Namespace of the configuration. Default: "default".
+        configuration: Address and account, for a client of one's own.
     """
 
     def __init__(
@@ -148,7 +149,7 @@ class ClusterApi:
         self._streams = client.ApiClient(configuration)
         set_socket_options(self._streams, _stream_options())
         self._local_errors = (OSError, ConfigException)
-        self.namespace = namespace
+        self.namespace, self.configuration = namespace, configuration
         self._renew_token = renew_token
 
     def call(

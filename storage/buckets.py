@@ -46,23 +46,33 @@ def creation_command(bucket: str, endpoint: str) -> str:
     return f"aws s3 mb {shlex.quote(f's3://{bucket}')} --endpoint-url {endpoint}"
 
 
-def port_forward(endpoint: str, secure: bool) -> tuple[str, str]:
-    """Return the command that forwards a port of this machine to a store in the cluster, and its URL here.
+def service_of(endpoint: str, secure: bool) -> tuple[str, str, int] | None:
+    """Return the namespace, name and port of the Service that an address names, such as seaweedfs.kubeflow:9000.
 
     Args:
-        endpoint: "host:port", such as seaweedfs.kubeflow:9000.
-        secure: Whether the store uses TLS. Its certificate does not name localhost.
+        endpoint: "host" or "host:port".
+        secure: Whether the store uses TLS. Its certificate does not name localhost, so that no port can be forwarded.
 
     Returns:
-        "" and "" if the host is no Service, or the store uses TLS.
+        None if the host is no Service, or the store uses TLS.
     """
     host, _, port = endpoint.partition(":")
     service, _, namespace = host.removesuffix(".cluster.local").removesuffix(".svc").partition(".")
-    if secure or not namespace or "." in namespace:
+    return None if secure or not namespace or "." in namespace else (namespace, service, int(port or 80))
+
+
+def port_forward(endpoint: str, secure: bool) -> tuple[str, str]:
+    """Return the command that forwards a port of this machine to a store in the cluster, and its URL here.
+
+    Returns:
+        "" and "" if `service_of` names no Service.
+    """
+    found = service_of(endpoint, secure)
+    if not found:
         return "", ""
-    port = port or "80"
+    namespace, service, port = found
     # Only root may listen at a port below 1024.
-    local_port = port if len(port) > 3 else f"9{port:0>3}"
+    local_port = port if port > 1023 else 9000 + port
     ports = port if local_port == port else f"{local_port}:{port}"
     command = f"kubectl port-forward --namespace {namespace} service/{service} {ports}"
     return command, f"http://localhost:{local_port}"

@@ -2,6 +2,7 @@
 
 import json
 import math
+import socket
 import threading
 import time
 from collections import Counter
@@ -12,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl, urlsplit
 
 from kubernetes import client
+from port_forwarding import forward
 
 from kfp_distributed.cluster_api.client import ClusterApi
 from kfp_distributed.cluster_api.objects import Object
@@ -63,6 +65,8 @@ class KubernetesApi:
         pages: Sizes of the served pages of lists, in order.
         sent: Keys of the objects in lists and watches, each with the number of times that it was sent.
         logs: Text of the log of each pod, by the name of the pod. Each line begins with its timestamp.
+        forwards: Address of the server behind each port that can be forwarded to, such as "pod-0:9000".
+        forwarding: Connections of the clients that forward a port.
         connections: Port of the client in each request, in the order of `requests` if they do not overlap.
     """
 
@@ -85,6 +89,8 @@ class KubernetesApi:
         self.pages: list[int] = []
         self.sent = Counter[str]()
         self.logs: dict[str, str] = {}
+        self.forwards: dict[str, tuple[str, int]] = {}
+        self.forwarding: list[socket.socket] = []
         self.connections: list[int] = []
         self._unread: dict[str, tuple[str, list[Object]]] = {}
         self._changed = threading.Condition()
@@ -312,6 +318,12 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if (pod := request.removeprefix("GET ").removesuffix("/log")) in self.api.logs:
             self._send(200, self.api.logs[pod].encode())
+            return
+        if request.endswith("/portforward"):
+            self.close_connection = True
+            self.api.forwarding.append(self.connection)
+            pod = request.removeprefix("GET ").removesuffix("/portforward")
+            forward(self.connection, self.headers, int(query["ports"]), self.api.forwards[f"{pod}:{query['ports']}"])
             return
         if request.startswith("WATCH"):
             self._watch(request, query, int(query["resourceVersion"]))

@@ -9,7 +9,7 @@ from kfp_distributed.cli.cluster_jobs import JobRow, job_rows
 from kfp_distributed.cli.ended_jobs import EndedRow, alive_seconds, ended_rows, read_summaries, with_known_end
 from kfp_distributed.cli.job_search import list_jobs, list_pods
 from kfp_distributed.cli.options import bucket_option, connected, namespace_option, refused
-from kfp_distributed.cli.pipeline_store import StoreNotReached, bucket_words, open_pipeline_store
+from kfp_distributed.cli.pipeline_store import StoreNotReached, bucket_words, pipeline_store
 from kfp_distributed.cli.text_table import format_table
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.train.tell.training_summary import TrainingSummary
@@ -55,15 +55,15 @@ def command(namespace: str, ended: bool, limit: int, bucket: str) -> None:
 def _list_ended(api: ClusterApi, limit: int, bucket: str) -> None:
     command = f"kfp-distributed jobs --ended --namespace {api.namespace}{bucket_words(bucket)}"
     try:
-        store, credentials = open_pipeline_store(api, bucket, command)
-        jobs, refusals = list_jobs(api)
-        existing, now = {job.name for job in jobs}, datetime.now(UTC)
+        with pipeline_store(api, bucket, command) as (store, credentials):
+            jobs, refusals = list_jobs(api)
+            existing, now = {job.name for job in jobs}, datetime.now(UTC)
 
-        def is_running(summary: TrainingSummary) -> bool:
-            return summary.name in existing or alive_seconds(summary, credentials, now) is not None
+            def is_running(summary: TrainingSummary) -> bool:
+                return summary.name in existing or alive_seconds(summary, credentials, now) is not None
 
-        look_up = partial(with_known_end, credentials=credentials)
-        rows = ended_rows(read_summaries(store, api.namespace, limit), is_running, now, look_up)
+            look_up = partial(with_known_end, credentials=credentials)
+            rows = ended_rows(read_summaries(store, api.namespace, limit), is_running, now, look_up)
     except ClusterError as error:
         raise refused(error) from None
     except (StorageError, StoreNotReached, ValueError) as error:

@@ -2,16 +2,21 @@
 
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import click
 
-from kfp_distributed.cli.options import WrongArgument
+from kfp_distributed.cli.options import WrongArgument, namespace_option, refused
+from kfp_distributed.cli.pipeline_store import StoreNotReached, credentials_for
 from kfp_distributed.cli.text_table import format_table
+from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.model_versions.addresses import (
     ModelAddress,
     check_alias,
@@ -43,6 +48,7 @@ from kfp_distributed.storage.tensor_specs import shape_text
 from kfp_distributed.storage.uri import join_uri
 
 _output = click.option("--output", type=click.Choice(["text", "json"]), default="text", help="Default: text.")
+_namespace = namespace_option("Namespace of the pipelines whose object store to use.")
 _SHOWN_METRICS = 3
 
 
@@ -52,8 +58,10 @@ def command() -> None:
 
     ROOT is the `bucket` of export_model: a bucket, an s3:// address, or a path that begins with / or a dot. Without a
     bucket it is minio://mlpipeline/models on an installation with the default pipeline root. ADDRESS is
-    ROOT/MODEL/VERSION or ROOT/MODEL@ALIAS. The alias latest is the highest complete version. The environment has the
-    address and the keys of the object store: AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
+    ROOT/MODEL/VERSION or ROOT/MODEL@ALIAS. The alias latest is the highest complete version.
+
+    The object store is that of AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or else that of the
+    pipelines on the cluster of KUBECONFIG.
     """
 
 
@@ -61,13 +69,14 @@ def command() -> None:
 @click.argument("root")
 @click.argument("model", required=False, default="")
 @_output
-def _list(root: str, model: str, output: str) -> None:
+@_namespace
+def _list(root: str, model: str, output: str, namespace: str) -> None:
     """List the models of a folder for exports, or the versions of a model."""
     with _errors_of_arguments():
         if model:
             check_model_name(model)
-    with _errors(root):
-        store = open_store(export_root(root))
+    with _stores(namespace, root) as open_root:
+        store = open_root(export_root(root))
         if not model:
             models = [(name, list_versions(store, name)) for name in list_models(store)]
             rows = [_model_row(name, versions) for name, versions in models]
@@ -89,10 +98,11 @@ def _list(root: str, model: str, output: str) -> None:
 @command.command("show")
 @click.argument("address")
 @_output
-def _show(address: str, output: str) -> None:
+@_namespace
+def _show(address: str, output: str, namespace: str) -> None:
     """Show the files, metrics and origin of a version."""
-    with _errors(address):
-        version = describe_version(*_locate(address))
+    with _stores(namespace, address) as open_root:
+        version = describe_version(*_locate(open_root, address))
     if output == "json":
         click.echo(json.dumps(version, indent=1))
         return
@@ -114,10 +124,11 @@ def _show(address: str, output: str) -> None:
 @command.command("verify")
 @click.argument("address")
 @click.option("--content", is_flag=True, help="Also read all bytes and compare their SHA-256.")
-def _verify(address: str, content: bool) -> None:
+@_namespace
+def _verify(address: str, content: bool, namespace: str) -> None:
     """Check the files of a version against its export.json."""
-    with _errors(address):
-        store, name, number = _locate(address)
+    with _stores(namespace, address) as open_root:
+        store, name, number = _locate(open_root, address)
         damage, unlisted = check_files(store, name, number, content)
     unlisted_lines = [
         f"{path} is not listed in {EXPORT_MANIFEST}: the steps of this library ignore it" for path in unlisted
@@ -133,19 +144,20 @@ def _verify(address: str, content: bool) -> None:
 @click.argument("address")
 @click.argument("name")
 @click.option("--remove", is_flag=True, help="Remove the alias. ADDRESS is then ROOT/MODEL.")
-def _alias(address: str, name: str, remove: bool) -> None:
+@_namespace
+def _alias(address: str, name: str, remove: bool, namespace: str) -> None:
     """Let an alias name a version. If it names another version, it moves."""
     with _errors_of_arguments():
         check_alias(name)
     model = _parse(address)
     if remove and (model.version or model.alias):
         raise WrongArgument(f"{address!r} names a version: give ROOT/MODEL with --remove")
-    with _errors(address):
+    with _stores(namespace, address) as open_root:
         if remove:
-            remove_alias(open_store(model.root), model.model_name, name)
+            remove_alias(open_root(model.root), model.model_name, name)
             click.echo(f"removed {name}")
             return
-        store, model_name, number = _locate(address)
+        store, model_name, number = _locate(open_root, address)
         set_alias(store, model_name, number, name)
         click.echo(f"{name} is {join_uri(store.uri, model_name, str(number))}")
 
@@ -154,19 +166,20 @@ def _alias(address: str, name: str, remove: bool) -> None:
 @click.argument("addresses", nargs=-1, required=True, metavar="ADDRESS...")
 @click.option("--keep", type=click.IntRange(1), help="Keep the newest N versions. ADDRESS is then ROOT/MODEL.")
 @click.option("--dry-run", is_flag=True, help="Print what would be deleted, and delete nothing.")
-def _delete(addresses: tuple[str, ...], keep: int | None, dry_run: bool) -> None:
+@_namespace
+def _delete(addresses: tuple[str, ...], keep: int | None, dry_run: bool, namespace: str) -> None:
     """Delete versions. One with an alias is refused, or kept with --keep. There is no question."""
     parsed = [_parse(address) for address in addresses]
     for address, model in zip(addresses, parsed, strict=True):
         if bool(keep) == bool(model.version or model.alias):
             raise WrongArgument(f"{address!r}: give ROOT/MODEL with --keep, and a version or an alias without it")
-    with _errors(*addresses):
+    with _stores(namespace, *addresses) as open_root:
         for address, model in zip(addresses, parsed, strict=True):
-            store, name = open_store(model.root), model.model_name
+            store, name = open_root(model.root), model.model_name
             if not dry_run:
                 clear_dead(store, name)
                 finish_deletions(store, name)
-            for number in find_surplus(store, name, keep) if keep else [_locate(address)[2]]:
+            for number in find_surplus(store, name, keep) if keep else [_locate(open_root, address)[2]]:
                 check_deletable(store, name, number)
                 if not dry_run:
                     delete_version(store, name, number)
@@ -177,10 +190,12 @@ def _delete(addresses: tuple[str, ...], keep: int | None, dry_run: bool) -> None
 @click.argument("first")
 @click.argument("second")
 @_output
-def _diff(first: str, second: str, output: str) -> None:
+@_namespace
+def _diff(first: str, second: str, output: str, namespace: str) -> None:
     """Compare the metrics, the origin and the files of two versions."""
-    with _errors(first, second):
-        rows = compare_versions(describe_version(*_locate(first)), describe_version(*_locate(second)))
+    with _stores(namespace, first, second) as open_root:
+        versions = [describe_version(*_locate(open_root, address)) for address in (first, second)]
+        rows = compare_versions(*versions)
     _print(output, ("what", "first", "second", "difference"), rows)
 
 
@@ -227,7 +242,7 @@ def _parse(address: str) -> ModelAddress:
         return parse_model_address(address)
 
 
-def _locate(address: str) -> tuple[Store, str, int]:
+def _locate(open_root: Callable[[str], Store], address: str) -> tuple[Store, str, int]:
     """Return the store of an address, the name of the model, and the number of the version.
 
     Raises:
@@ -237,7 +252,7 @@ def _locate(address: str) -> tuple[Store, str, int]:
     if not model.version and not model.alias:
         problem = f"{address!r} names no version: give ROOT/MODEL/VERSION or ROOT/MODEL@ALIAS"
         raise WrongArgument(problem + _hint(address))
-    store = open_store(model.root)
+    store = open_root(model.root)
     return store, model.model_name, model.version or version_of(store, model.model_name, model.alias)
 
 
@@ -250,11 +265,21 @@ def _errors_of_arguments(*addresses: str) -> Iterator[None]:
 
 
 @contextmanager
-def _errors(*addresses: str) -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, StorageError) as error:
-        raise click.ClickException(f"{error}{_hint(*addresses)}") from None
+def _stores(namespace: str, *addresses: str) -> Iterator[Callable[[str], Store]]:
+    """Yield a function that opens the store of a folder for exports during the block."""
+    again = shlex.join(["kfp-distributed", *sys.argv[1:]])
+    with ExitStack() as stack:
+
+        @cache
+        def open_root(root: str) -> Store:
+            return open_store(root, stack.enter_context(credentials_for(root, namespace, again)))
+
+        try:
+            yield open_root
+        except (ValueError, StorageError, StoreNotReached) as error:
+            raise click.ClickException(f"{error}{_hint(*addresses)}") from None
+        except ClusterError as error:
+            raise refused(error) from None
 
 
 def _hint(*addresses: str) -> str:

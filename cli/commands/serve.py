@@ -1,18 +1,23 @@
 """`kfp-distributed serve`."""
 
 import re
+import shlex
 import signal
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
 
-from kfp_distributed.cli.options import WrongArgument, end_interrupted
+from kfp_distributed.cli.options import WrongArgument, end_interrupted, namespace_option, refused
+from kfp_distributed.cli.pipeline_store import StoreNotReached, credentials_for
+from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.model_formats.load import load_model
 from kfp_distributed.components.model_server.http_server import ModelServer, ServedModel
 from kfp_distributed.components.model_versions.aliases import resolve
 from kfp_distributed.components.predict.model_folder import download_model
+from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import ModelIncomplete, read_model_folder
 
@@ -25,37 +30,47 @@ REST_PORT = 8501
 @click.option("--name", default="", help="Name of the model in URLs. Default: that of the address, such as digits.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address of the interface to listen on.")
 @click.option("--port", default=REST_PORT, show_default=True, type=click.IntRange(0, 65535), help="0: a free port.")
+@namespace_option("Namespace of the pipelines whose object store to use.")
 @click.pass_context
-def command(context: click.Context, model: str, name: str, host: str, port: int) -> None:
+def command(context: click.Context, model: str, name: str, host: str, port: int, namespace: str) -> None:
     """Answer requests for the predictions of MODEL over HTTP, as TensorFlow Serving and KServe do.
 
     MODEL is a folder or an address of a model, such as s3://models/digits/3 or s3://models/digits@production. The
-    version of an alias is that of the start. The credentials of an object store are
-    those of the environment, such as AWS_ACCESS_KEY_ID. The server is for one machine and for tests: it has no
-    authentication, so let only this machine reach it.
+    version of an alias is that of the start. The object store is that of AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and
+    AWS_SECRET_ACCESS_KEY, or else that of the pipelines on the cluster of KUBECONFIG.
+
+    The server is for one machine and for tests: it has no authentication, so let only this machine reach it.
     """
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    again = shlex.join(["kfp-distributed", *sys.argv[1:]])
     try:
-        model = resolve(model)
-    except (ValueError, StorageError) as error:
+        with tempfile.TemporaryDirectory(prefix="serve-") as scratch, ExitStack() as store:
+            credentials = store.enter_context(credentials_for(model, namespace, again))
+            model = resolve(model, credentials)
+            name, version = _name_and_version(name, model)
+            # Before the download, which may take long.
+            with _bound(model, host, port) as server:
+                loaded = load_model(_local_folder(model, Path(scratch, "model"), credentials))
+                store.close()
+                server.listen(ServedModel(name, version, loaded))
+                click.echo(f"serving {name} {version} at {server.url}:predict, until Ctrl-C")
+                server.serve_forever()
+    except OSError as error:
+        raise click.ClickException(f"cannot load {model}: {error}") from None
+    except (ValueError, StorageError, StoreNotReached, ModelIncomplete) as error:
         raise click.ClickException(str(error)) from None
+    except ClusterError as error:
+        raise refused(error) from None
+    except KeyboardInterrupt:
+        end_interrupted(context)
+
+
+def _name_and_version(name: str, model: str) -> tuple[str, int]:
     name_in_address, version = name_and_version(model)
     name = name or name_in_address
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", name):
         raise WrongArgument(f"{name!r} is not the name of a model: pass --name with letters, digits and . _ -")
-    try:
-        # Before the download, which may take long.
-        with _bound(model, host, port) as server, tempfile.TemporaryDirectory(prefix="serve-") as scratch:
-            loaded = load_model(_local_folder(model, Path(scratch, "model")))
-            server.listen(ServedModel(name, version, loaded))
-            click.echo(f"serving {name} {version} at {server.url}:predict, until Ctrl-C")
-            server.serve_forever()
-    except OSError as error:
-        raise click.ClickException(f"cannot load {model}: {error}") from None
-    except (ValueError, StorageError, ModelIncomplete) as error:
-        raise click.ClickException(str(error)) from None
-    except KeyboardInterrupt:
-        end_interrupted(context)
+    return name, version
 
 
 def _bound(model: str, host: str, port: int) -> ModelServer:
@@ -73,11 +88,11 @@ def name_and_version(address: str) -> tuple[str, int]:
     return (parts[-1] if parts else ""), version
 
 
-def _local_folder(model: str, folder: Path) -> Path:
+def _local_folder(model: str, folder: Path, credentials: Credentials | None) -> Path:
     """Return the folder of a model whose files were checked, after a download if it is in an object store."""
     if "://" in model and not model.startswith("file://"):
         try:
-            download_model(model, folder)
+            download_model(model, folder, credentials=credentials)
         except StorageError as error:
             raise click.ClickException(f"{error}; the download goes to {folder}: TMPDIR sets its place") from None
         return folder

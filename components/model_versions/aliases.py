@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from kfp_distributed.components.model_versions.addresses import LATEST, check_alias, parse_alias_address
 from kfp_distributed.components.model_versions.claims import CLAIMS, Claim, hold
 from kfp_distributed.components.model_versions.versions import VersionRefused, read_complete, version_numbers
+from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.errors import KeyNotFound
 from kfp_distributed.storage.model import MODEL_MANIFEST
 from kfp_distributed.storage.opener import open_store
@@ -138,8 +139,12 @@ def version_of(store: Store, model_name: str, alias: str) -> int:
         raise _no_alias(store, model_name, alias) from None
 
 
-def resolve(uri: str) -> str:
+def resolve(uri: str, credentials: Credentials | None = None) -> str:
     """Return the address of the version that ROOT/MODEL@ALIAS names, and any other address unchanged.
+
+    Args:
+        uri: The address.
+        credentials: Credentials of the object store. Default: those of the environment.
 
     Raises:
         VersionRefused: The model has no such alias.
@@ -149,11 +154,11 @@ def resolve(uri: str) -> str:
     address = parse_alias_address(uri)
     if not address:
         return uri
-    store = open_store(address.root)
+    store = open_store(address.root, credentials)
     try:
         version = version_of(store, address.model_name, address.alias)
     except VersionRefused:
-        if open_store(uri).exists(MODEL_MANIFEST):  # A folder whose name has an "@".
+        if open_store(uri, credentials).exists(MODEL_MANIFEST):  # A folder whose name has an "@".
             return uri
         raise
     return join_uri(address.root, address.model_name, str(version))

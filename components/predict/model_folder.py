@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from kfp_distributed.library.address_secrets import without_secrets
+from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.model import (
     MODEL_MANIFEST,
     ModelIncomplete,
@@ -14,13 +15,16 @@ from kfp_distributed.storage.model import (
 from kfp_distributed.storage.opener import open_store
 
 
-def download_model(uri: str, folder: Path, is_artifact: bool = False) -> ModelManifest:
+def download_model(
+    uri: str, folder: Path, is_artifact: bool = False, credentials: Credentials | None = None
+) -> ModelManifest:
     """Download a model, and return its manifest.
 
     Args:
         uri: Address of the folder with model.json. Without it, nothing tells that an upload has ended.
         folder: Folder for the files, which may not exist.
         is_artifact: Whether it is an artifact, whose step has ended. It may lack model.json. Default: False.
+        credentials: Credentials of the object store. Default: those of the environment.
 
     Raises:
         ValueError: The address is not valid.
@@ -28,7 +32,7 @@ def download_model(uri: str, folder: Path, is_artifact: bool = False) -> ModelMa
         ChecksumMismatch: A file differs from model.json.
         StorageError: The store cannot be read.
     """
-    store = open_store(uri)
+    store = open_store(uri, credentials)
     if is_artifact and not store.exists(MODEL_MANIFEST):
         check_format(without_secrets(uri), [entry.key for entry in store.list()])
         print(f"downloading the model {without_secrets(uri)}", flush=True)

@@ -1,6 +1,5 @@
 """Trainings whose jobs are gone: `jobs --ended`, `logs` and `watch` read what their steps have stored."""
 
-import base64
 import re
 import time
 from dataclasses import replace
@@ -11,13 +10,12 @@ import pytest
 from click.testing import CliRunner
 from kubernetes_api import KubernetesApi
 
-from kfp_distributed.cli import options
 from kfp_distributed.cli.ended_jobs import EndedRow, describe_end, ended_rows, read_summaries
 from kfp_distributed.cli.main import main
 from kfp_distributed.components.train.run.log_entry import LogEntry
 from kfp_distributed.components.train.tell.stored_log import StoredLog
 from kfp_distributed.components.train.tell.training_summary import TrainingSummary
-from kfp_distributed.storage import embedded_object_store, open_store
+from kfp_distributed.storage import open_store
 from kfp_distributed.storage.model import ModelManifest
 from kfp_distributed.storage.store import Store
 
@@ -94,28 +92,32 @@ class Commands(NamedTuple):
 
 
 @pytest.fixture
-def invoke(tmp_path, monkeypatch):
+def invoke(pipelines, monkeypatch):
     """Return a function that runs a command on a namespace with one ended training, and without jobs."""
-    with embedded_object_store(tmp_path / "objects") as server, KubernetesApi() as api:
-        (tmp_path / "objects" / "pipelines").mkdir()
-        credentials = server.credentials()
-        monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
-        root = open_store("s3://pipelines/root", credentials)
-        root.write(FAILED.index_key, FAILED.to_json().encode())
-        open_store(FAILED.folder, credentials).write("report.html", b"")
-        log = StoredLog(lambda level, text: None)
-        log.start(lambda: open_store(f"{FAILED.folder}/logs/1", credentials))
-        for replica, text in (("worker-0", REMARK), ("worker-0", "begins"), ("job", "failed")):
-            log.add(LogEntry(CREATED, "INFO", replica, text))
-        log.end(gives_up=True)
-        assert log.is_stored(120)
-        api.put("services/minio-service", {"metadata": {}})
-        api.put("configmaps/kfp-launcher", {"metadata": {}, "data": {"defaultPipelineRoot": "s3://pipelines/root"}})
-        keys = {"accesskey": server.access_key, "secretkey": server.secret_key}
-        data = {name: base64.b64encode(value.encode()).decode() for name, value in keys.items()}
-        api.put("secrets/mlpipeline-minio-artifact", {"metadata": {}, "data": data})
-        monkeypatch.setattr(options, "connect", lambda namespace: api.connect())
-        yield Commands(api, root)
+    root = pipelines.root
+    monkeypatch.setenv("AWS_ENDPOINT_URL", root.endpoint)
+    root.write(FAILED.index_key, FAILED.to_json().encode())
+    open_store(FAILED.folder, pipelines.credentials).write("report.html", b"")
+    log = StoredLog(lambda level, text: None)
+    log.start(lambda: open_store(f"{FAILED.folder}/logs/1", pipelines.credentials))
+    for replica, text in (("worker-0", REMARK), ("worker-0", "begins"), ("job", "failed")):
+        log.add(LogEntry(CREATED, "INFO", replica, text))
+    log.end(gives_up=True)
+    assert log.is_stored(120)
+    return Commands(pipelines.api, root)
+
+
+def test_an_ended_training_is_read_through_the_api_server(invoke, monkeypatch):
+    """As on a laptop, which does not reach the Service of the store."""
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    for words, text in (
+        (("jobs", "--ended"), "tune/train[1]"),
+        (("logs", FAILED.name), " INFO worker-0 begins\n"),
+        (("watch", FAILED.name), "worker-1 failed with exit code 3."),
+    ):
+        result = invoke(*words)
+        assert text in result.stdout
+        assert result.stderr == "Reaching minio-service.default:9000 by a port-forward through the API server.\n"
 
 
 def test_jobs_ended_lists_them(invoke):
@@ -195,10 +197,16 @@ def test_a_store_that_is_not_reached_is_named(invoke, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     result = invoke("jobs", "--ended")
     assert result.exit_code == 1
-    assert "cannot be reached from this machine" in result.output
+    assert "s3://pipelines/root cannot be reached from this machine at AWS_ENDPOINT_URL: " in result.output
     result = invoke("logs", FAILED.name)
     assert "Whether it has ended is not known: s3://pipelines/root cannot be reached" in result.output
-    # The advice repeats the command with its options.
+
+
+def test_the_advice_repeats_the_command_with_its_options(invoke, monkeypatch):
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    invoke.api.delete("pods/minio-0")
     for words in (("jobs", "--ended"), ("logs", FAILED.name)):
         result = invoke(*words, "--bucket", "s3://other/root", "--namespace", "default")
+        assert result.exit_code == 1
+        assert "Service default/minio-service has no ready pod" in result.output
         assert f"{' '.join(words)} --namespace default --bucket s3://other/root; kill $!" in result.output

@@ -82,6 +82,8 @@ class TestBucket:
     def test_a_bucket_that_answers_is_ok(self):
         result = ("bucket", "ok", "s3://b/k can be listed with the keys of the Secret", "")
         assert self.judge(STORE, BucketAnswer(True)) == result
+        way = "s3://b/k can be listed with the keys of the Secret, by a port-forward through the API server"
+        assert self.judge(STORE, BucketAnswer(True, is_forwarded=True)) == ("bucket", "ok", way, "")
 
     @pytest.mark.parametrize("store", [STORE, Refusal("there is no Service")])
     def test_a_bucket_that_was_not_asked_is_a_warning(self, store):

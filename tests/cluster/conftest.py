@@ -1,6 +1,7 @@
 """Fixtures for tests on the cluster of KUBECONFIG: namespaces, the object store, images and train steps."""
 
 import base64
+import json
 import os
 import subprocess
 import tempfile
@@ -184,6 +185,31 @@ def bucket(store_environment, training_namespace):
             store.upload_folder(f"{scratch}/{split}", split)
     yield training_namespace
     store.delete([entry.key for entry in store.list()])
+
+
+@pytest.fixture
+def configure_account(api, tmp_path, monkeypatch):
+    """A function that sets KUBECONFIG to a service account of a namespace; it returns the file and its content."""
+
+    def configure(namespace, account):
+        token = api.create_namespaced_service_account_token(account, namespace, {"spec": {}}).status.token
+        settings = client.Configuration.get_default_copy()
+        cluster = {"server": settings.host, "certificate-authority": settings.ssl_ca_cert}
+        context = {"cluster": "it", "user": account, "namespace": namespace}
+        content = {
+            "current-context": "it",
+            "contexts": [{"name": "it", "context": context}],
+            "clusters": [{"name": "it", "cluster": cluster}],
+            "users": [{"name": account, "user": {"token": token}}],
+        }
+        file = tmp_path / "kubeconfig"
+        file.write_text(json.dumps(content))
+        monkeypatch.setenv("KUBECONFIG", str(file))
+        # The client has read KUBECONFIG when it was imported.
+        monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(file))
+        return file, content
+
+    return configure
 
 
 @pytest.fixture

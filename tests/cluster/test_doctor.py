@@ -188,41 +188,23 @@ def test_a_missing_namespace_is_reported():
 
 
 @pytest.fixture
-def runner_configuration(api, prepared_namespace, tmp_path, monkeypatch):
+def runner_configuration(configure_account, prepared_namespace):
     """KUBECONFIG of the service account of the steps, which has no permissions outside of its namespace."""
-    token = api.create_namespaced_service_account_token(
-        "pipeline-runner", prepared_namespace, {"spec": {}}
-    ).status.token
-    settings = client.Configuration.get_default_copy()
-    cluster = {"server": settings.host, "certificate-authority": settings.ssl_ca_cert}
-    file = tmp_path / "kubeconfig"
-    content = {
-        "current-context": "runner",
-        "contexts": [
-            {"name": "runner", "context": {"cluster": "it", "user": "runner", "namespace": prepared_namespace}}
-        ],
-        "clusters": [{"name": "it", "cluster": cluster}],
-        "users": [{"name": "runner", "user": {"token": token}}],
-    }
-    file.write_text(json.dumps(content))
-    monkeypatch.setenv("KUBECONFIG", str(file))
-    # The client has read KUBECONFIG when it was imported.
-    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(file))
-    return file, content
+    return configure_account(prepared_namespace, "pipeline-runner")
 
 
 @pytest.mark.parametrize(
     ("change", "fault", "advice"),
     [
         (
-            {"contexts": [{"name": "runner", "context": {"cluster": "it", "user": "nobody"}}]},
-            "context runner names user nobody, which is not in the configuration: ",
-            "kubectl config get-users, and name one of them: kubectl config set-context runner --user NAME",
+            {"contexts": [{"name": "it", "context": {"cluster": "it", "user": "nobody"}}]},
+            "context it names user nobody, which is not in the configuration: ",
+            "kubectl config get-users, and name one of them: kubectl config set-context it --user NAME",
         ),
         (
-            {"users": [{"name": "runner", "user": {"token": "wrong"}}]},
-            "the API server rejects the credentials of user runner of context runner: ",
-            "log in again, or set a valid token: kubectl config set-credentials runner --token TOKEN",
+            {"users": [{"name": "pipeline-runner", "user": {"token": "wrong"}}]},
+            "the API server rejects the credentials of user pipeline-runner of context it: ",
+            "log in again, or set a valid token: kubectl config set-credentials pipeline-runner --token TOKEN",
         ),
     ],
 )
