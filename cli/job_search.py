@@ -39,7 +39,7 @@ def list_jobs(api: ClusterApi) -> Jobs:
     """Return the trainings of the namespace, of all kinds that the cluster serves.
 
     Raises:
-        ClusterError: The API server does not answer, or the account may list no kind.
+        ClusterError: The API server does not answer, the account may list no kind, or there is no such namespace.
     """
     jobs: list[ClusterJob] = []
     refusals: list[str] = []
@@ -61,9 +61,23 @@ def list_jobs(api: ClusterApi) -> Jobs:
         ]
     if len(refusals) == len(_KINDS):
         raise ClusterError(403, "\n".join(refusals))
+    if not jobs:
+        _check_namespace(api)
     return Jobs(
         sorted(jobs, key=lambda job: str(job.manifest["metadata"]["creationTimestamp"]), reverse=True), refusals
     )
+
+
+def _check_namespace(api: ClusterApi) -> None:
+    """Check that the namespace exists, because the API server lists nothing in one that does not."""
+    try:
+        if api.read(f"/api/v1/namespaces/{api.namespace}", _AWAY_SECONDS):
+            return
+    except ClusterError as error:
+        if error.status != 403:
+            raise
+        return
+    raise ClusterError(404, f"there is no namespace {api.namespace!r}; kubectl get namespaces lists the namespaces")
 
 
 def list_pods(api: ClusterApi) -> list[Object]:

@@ -18,7 +18,7 @@ TEXT = {"diff", "text"}
 """Languages of blocks that are not checked: output, excerpts of logs, changes to a program."""
 
 _FENCE = re.compile(
-    r"(?:^(?P<mark_indent> *)<!-- test: (?P<mark>.+) -->\n)?"
+    r"(?:^(?P<mark_indent> *)<!-- test: (?P<mark>[^\n]+) -->\n)?"
     r"^(?P<indent> *)(?P<fence>```+) ?(?P<language>[\w-]*)(?P<options>[^\n]*)\n(?P<code>.*?)^(?P=indent)(?P=fence) *$",
     re.DOTALL | re.MULTILINE,
 )

@@ -211,6 +211,8 @@ class KubernetesApi:
             spec = {"properties": {key: {} for key in self.train_job_fields}}
             schemas = {"org.kubeflow.trainer.v1alpha1.TrainJob": {"properties": {"spec": spec}}}
             return 200, {"components": {"schemas": schemas}}
+        if path == "/api/v1/namespaces/default":
+            return 200, {"metadata": {"name": "default"}}
         version = path.removeprefix("/apis/")
         if version in self.served:
             return 200, {"resources": [{"name": name} for name in self.served[version]]}

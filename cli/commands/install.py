@@ -81,7 +81,8 @@ def command(
     if dry_run:
         click.echo(f"Dry run: nothing was changed in namespace {name}.")
         return
-    click.echo(f"Namespace {name} {'now has' if changed else 'already had'} all that steps of {library} need.")
+    state = "now has" if changed else "already had"
+    click.echo(f"Namespace {name} {state} the library {library} and the permissions of its steps.")
     click.echo(f"Check the cluster: kfp-distributed doctor --namespace {name} --service-account {account}")
     click.echo(f"Then upload a pipeline that kfp-distributed {VERSION} has compiled to Kubeflow Pipelines.")
 

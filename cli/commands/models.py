@@ -173,6 +173,7 @@ def _delete(addresses: tuple[str, ...], keep: int | None, dry_run: bool, namespa
     for address, model in zip(addresses, parsed, strict=True):
         if bool(keep) == bool(model.version or model.alias):
             raise WrongArgument(f"{address!r}: give ROOT/MODEL with --keep, and a version or an alias without it")
+    is_done = False
     with _stores(namespace, *addresses) as open_root:
         for address, model in zip(addresses, parsed, strict=True):
             store, name = open_root(model.root), model.model_name
@@ -184,6 +185,9 @@ def _delete(addresses: tuple[str, ...], keep: int | None, dry_run: bool, namespa
                 if not dry_run:
                     delete_version(store, name, number)
                 click.echo(f"{'would delete' if dry_run else 'deleted'} {join_uri(store.uri, name, str(number))}")
+                is_done = True
+    if not is_done:
+        click.echo(f"nothing to delete: the newest {keep} versions and those with an alias are kept")
 
 
 @command.command("diff")

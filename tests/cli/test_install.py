@@ -62,14 +62,14 @@ def test_a_dry_run_then_a_first_then_a_second_run(api):
 
     code, lines = run("install")
     assert (code, lines[:3]) == (0, [line.replace("would create", "created") for line in expected])
-    assert lines[3] == f"Namespace team now has all that steps of {LIBRARY} need."
+    assert lines[3] == f"Namespace team now has the library {LIBRARY} and the permissions of its steps."
     assert lines[4].endswith(": kfp-distributed doctor --namespace team --service-account pipeline-runner")
     assert list(api.objects.values()) == OBJECTS
 
     api.changes.clear()
     code, lines = run("install")
     assert (code, lines[:3]) == (0, [line.replace("would create", "unchanged") for line in expected])
-    assert lines[3] == f"Namespace team already had all that steps of {LIBRARY} need."
+    assert lines[3] == f"Namespace team already had the library {LIBRARY} and the permissions of its steps."
     assert api.changes == []
 
 

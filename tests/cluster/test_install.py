@@ -216,7 +216,7 @@ def test_an_account_can_only_grant_its_own_permissions(account, namespace, monke
         rbac.read_namespaced_role(ROLE, namespace)
     rules += installed_objects(namespace, DEFAULT_ACCOUNT)[0]["rules"]
     rbac.patch_namespaced_role("editor", namespace, {"rules": rules})
-    assert "now has all" in install_until("now has all")
+    assert "now has the" in install_until("now has the")
 
 
 def test_install_refuses_a_missing_namespace():
