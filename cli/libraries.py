@@ -97,6 +97,16 @@ def read_step_libraries(spec: Mapping[str, Any]) -> list[StepLibrary]:
     return libraries
 
 
+def has_library(spec: Mapping[str, Any], executor: str) -> bool:
+    """Return whether the step of an executor is one of this library.
+
+    Args:
+        spec: A compiled pipeline or component, as `read_pipeline` returns it.
+        executor: Label of the executor.
+    """
+    return bool(_step_library(executor, _mapping(_mapping(spec.get("deploymentSpec")).get("executors")).get(executor)))
+
+
 def _mapping(node: object) -> dict[str, Any]:
     return node if isinstance(node, dict) else {}
 

@@ -129,6 +129,11 @@ def endpoint_from_here(variables: Mapping[str, str]) -> tuple[str, bool] | None:
     return None
 
 
+def variable_of_endpoint(variables: Mapping[str, str]) -> str:
+    """Return the name of the variable that `endpoint_from_here` reads."""
+    return "AWS_ENDPOINT_URL_S3" if variables.get("AWS_ENDPOINT_URL_S3") else "AWS_ENDPOINT_URL"
+
+
 def doctor_command(namespace: str, **options: str) -> str:
     """Return the command line of `doctor` with these options, for a shell. Empty options are left out."""
     words = ["kfp-distributed", "doctor", "--namespace", namespace]

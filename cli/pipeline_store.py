@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import click
 
 from kfp_distributed.cli.checks import Refusal
-from kfp_distributed.cli.options import endpoint_from_here
+from kfp_distributed.cli.options import endpoint_from_here, variable_of_endpoint
 from kfp_distributed.cli.store_checks import forward_command
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.cluster_api.configuration import connect
@@ -81,7 +81,7 @@ def pipeline_store(api: ClusterApi, bucket: str, command: str) -> Iterator[tuple
         try:
             reached = stack.enter_context(reach_store(api, reference, named))
         except StoreNotReached as error:
-            by = " at AWS_ENDPOINT_URL" if named else ""
+            by = f" at {variable_of_endpoint(os.environ)}" if named else ""
             advice = "correct or unset it" if named else forward_command(reference, command)
             raise StoreNotReached(f"{uri} cannot be reached from this machine{by}: {error}; {advice}") from None
         if reached.is_forwarded:

@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from kfp_distributed.cli.checks import Check
+from kfp_distributed.cli.checks import Check, Refusal
+from kfp_distributed.cli.libraries import has_library
 from kfp_distributed.components.model_versions.addresses import export_root, models_folder
+from kfp_distributed.storage.kfp_store import StoreReference
 from kfp_distributed.storage.uri import parse_uri
 
 
@@ -29,24 +31,30 @@ def read_step_buckets(spec: Mapping[str, Any]) -> list[StepBucket]:
         spec: A compiled pipeline or component, as `read_pipeline` returns it.
     """
     buckets: dict[str, StepBucket] = {}
-    for step, parameters in _steps(spec, spec.get("root", {}), {}):
+    for step, is_own, parameters in _steps(spec, spec.get("root", {}), {}):
         for name, value in parameters.items():
             # A value with a placeholder is known in the run.
             if not isinstance(value, str) or "{{$" in value:
                 continue
-            uri = export_root(value) if name == "bucket" and value else value
-            if name == "bucket" or bucket_of(uri):
+            # What another library means by a bucket is not known.
+            exports = is_own and name == "bucket"
+            uri = export_root(value) if exports and value else value
+            if exports or bucket_of(uri):
                 buckets.setdefault(bucket_of(uri) or uri, StepBucket(step, name, uri))
     return list(buckets.values())
 
 
-def judge_models(step: str, root: str) -> Check:
+def judge_models(step: str, root: str, store: StoreReference | Refusal) -> Check:
     """Return where a step exports that names no bucket.
 
     Args:
         step: Name of the step.
         root: The pipeline root.
+        store: Its object store.
     """
+    if isinstance(store, Refusal):
+        text = f"where {step} exports is not known, because the pipeline root is not: {store}"
+        return Check("models", "warning", text, f"set the input bucket of {step}, or fix the problem above")
     try:
         return Check("models", "ok", f"{step} exports to {models_folder(root)}, because it names no bucket")
     except ValueError as error:
@@ -59,7 +67,7 @@ def judge_models(step: str, root: str) -> Check:
 
 
 def judge_address(step: str, uri: str) -> Check:
-    """Return the check of a step whose input `bucket` names no bucket. It may be a step of another library."""
+    """Return the check of a step whose input `bucket` names no bucket."""
     text = f"{uri} is in no bucket of an S3 store; a path is on the disk of the pod, and lost with it"
     return Check(f"bucket of {step}", "warning", text, f"set the input bucket of {step}, such as s3://BUCKET/PREFIX")
 
@@ -74,8 +82,8 @@ def bucket_of(uri: str) -> str:
 
 def _steps(
     spec: Mapping[str, Any], component: Mapping[str, Any], values: Mapping[str, object]
-) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield the name of each step and the values of its parameters that are known before a run."""
+) -> Iterator[tuple[str, bool, dict[str, object]]]:
+    """Yield the name of each step, whether it is of this library, and the parameters that are known before a run."""
     scope = {**_defaults(component), **values}
     for name, task in component.get("dag", {}).get("tasks", {}).items():
         inner = spec.get("components", {}).get(task["componentRef"]["name"], {})
@@ -84,7 +92,7 @@ def _steps(
         if "dag" in inner:
             yield from _steps(spec, inner, arguments)
         else:
-            yield name, {**_defaults(inner), **arguments}
+            yield name, has_library(spec, inner.get("executorLabel", "")), {**_defaults(inner), **arguments}
 
 
 def _defaults(component: Mapping[str, Any]) -> dict[str, object]:

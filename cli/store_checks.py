@@ -71,8 +71,10 @@ def judge_bucket(
         return Check(name, "warning", text, forward_command(store, question.command))
     if "NoSuchBucket" in answer.error:
         text = f"{uri} does not exist; steps do not create buckets"
-        endpoint, secure = question.endpoint or (store.endpoint, store.secure)
-        make = creation_command(parse_uri(uri).bucket, _url(endpoint, secure))
+        make = creation_command(parse_uri(uri).bucket, _url(*(question.endpoint or (store.endpoint, store.secure))))
+        if answer.is_forwarded:
+            forward, url = port_forward(store.endpoint, store.secure)
+            make = f"{forward} & sleep 3; {creation_command(parse_uri(uri).bucket, url)}; kill $!"
         fix = f"to create it, with the keys of {store.namespace}/{store.secret}: {make}"
         return Check(name, "failed", text, fix)
     if answer.error:

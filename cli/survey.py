@@ -138,10 +138,9 @@ def _object_store(api: ClusterApi, question: Question, uri: str, store: StoreRef
     fields, answer = _ask_store(api, question, uri, store)
     yield from judge_store(store, fields)
     yield judge_bucket(question, uri, store, answer)
-    root = find_store(read, question.namespace, "")[0]
     for step, parameter, named in question.buckets:
         if not named:
-            yield judge_models(step, root)
+            yield judge_models(step, uri, store)
         elif not bucket_of(named):
             yield judge_address(step, named)
         elif bucket_of(named) != bucket_of(uri):
@@ -172,12 +171,14 @@ def _ask_bucket(api: ClusterApi, question: Question, uri: str, store: StoreRefer
     try:
         with reach_store(api, store, question.endpoint) as reached:
             credentials = store_credentials(reader(api), store, reached[:2])
-            open_store(uri, credentials, retry_seconds=1).list("kfp-distributed-doctor/")
-            return BucketAnswer(True, is_forwarded=reached.is_forwarded)
+            try:
+                open_store(uri, credentials, retry_seconds=1).list("kfp-distributed-doctor/")
+                fault = ""
+            except StorageError as error:
+                fault = error.cause
+            return BucketAnswer(True, fault, reached.is_forwarded)
     except StoreNotReached as error:
         return BucketAnswer(False, str(error))
-    except StorageError as error:
-        return BucketAnswer(True, error.cause)
     except ValueError as error:
         return BucketAnswer(True, str(error))
 

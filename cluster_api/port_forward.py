@@ -15,7 +15,7 @@ from kfp_distributed.cluster_api.objects import Object
 if TYPE_CHECKING:
     from kubernetes.stream.ws_client import PortForward
 
-_AWAY_SECONDS = 5.0
+AWAY_SECONDS = 5.0
 """Seconds to wait for an API server that does not answer. Somebody is waiting for the command."""
 
 
@@ -37,19 +37,19 @@ def forwarded_port(api: ClusterApi, namespace: str, service: str, port: int) -> 
             server does not answer.
     """
     core = f"/api/v1/namespaces/{namespace}"
-    found = api.read(f"{core}/services/{service}", _AWAY_SECONDS)
+    found = api.read(f"{core}/services/{service}", AWAY_SECONDS)
     if found is None:
         raise ClusterError(404, f"there is no Service {namespace}/{service}")
     selector = ",".join(f"{key}={value}" for key, value in (found["spec"].get("selector") or {}).items())
     # Without a selector, the pods of the Service are not known, and may be outside of the cluster.
-    pods = api.list_objects(f"{core}/pods", {"labelSelector": selector}, _AWAY_SECONDS).items if selector else []
+    pods = api.list_objects(f"{core}/pods", {"labelSelector": selector}, AWAY_SECONDS).items if selector else []
     pod, pod_port = choose_pod(found, pods, port)
 
     def connect() -> "PortForward":
         return _connect(api, namespace, pod, pod_port)
 
     # A refusal is an error here, not one of each connection.
-    connect().close()
+    _try(connect)
     with _Server(connect, pod_port) as server, _quiet_threads():
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         try:
@@ -96,6 +96,31 @@ def _is_ready(pod: Object) -> bool:
     return is_ready and "deletionTimestamp" not in pod["metadata"]
 
 
+def _try(connect: Callable[[], "PortForward"]) -> None:
+    """Connect once, in a thread, because the client waits without a limit for an answer to its handshake.
+
+    Raises:
+        ClusterError: The API server refuses it or does not answer.
+    """
+    errors: list[ClusterError] = []
+    is_done = threading.Event()
+
+    def run() -> None:
+        try:
+            connect().close()
+        except ClusterError as error:
+            errors.append(error)
+        is_done.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    if not is_done.wait(AWAY_SECONDS):
+        raise ClusterError(
+            0, f"the API server has not answered the request for a port-forward within {AWAY_SECONDS:g} s"
+        )
+    for error in errors:
+        raise error
+
+
 @contextmanager
 def _quiet_threads() -> Iterator[None]:
     """Print no traceback of the client's threads if the API server breaks their connection, which is opened again."""
@@ -126,6 +151,8 @@ def _connect(api: ClusterApi, namespace: str, pod: str, port: int) -> "PortForwa
     try:
         forward: PortForward = portforward(core.connect_get_namespaced_pod_portforward, pod, namespace, ports=str(port))
     except client.ApiException as error:
+        if isinstance(error.__context__, KeyboardInterrupt | SystemExit):  # The client takes them for refusals.
+            raise error.__context__ from None
         # The text has the status, the headers and the body of the response, each after this mark.
         cause, *_ = str(error.reason).split(" -+-+- ")
         status = re.search(r"Handshake status (\d{3})", cause)

@@ -40,8 +40,8 @@ def run_in_parallel(
             raise
 
     with ThreadPoolExecutor(threads) as pool:
-        futures = [pool.submit(run, item) for item in items]
         try:
+            futures = [pool.submit(run, item) for item in items]
             return [cast(_Result, future.result()) for future in futures]
         finally:
             is_over.set()

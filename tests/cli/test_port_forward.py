@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from kfp_distributed.cli.main import main
+from kfp_distributed.cluster_api import port_forward
 from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.cluster_api.port_forward import choose_pod, forwarded_port
 
@@ -70,7 +71,8 @@ def test_models_and_serve_read_the_store_of_the_pipelines(pipelines):
     )
     assert errors == "Reaching minio-service.default:9000 by a port-forward through the API server.\n"
     pipelines.root.write("exports/digits/3/saved_model.pb", b"x")
-    assert "digits" in run("models", "list", "s3://pipelines/root/exports", "--namespace", "default")[1]
+    output = run("models", "list", "s3://pipelines/root/exports", "--namespace", "default")[1]
+    assert [line.split()[0] for line in output.splitlines()] == ["MODEL", "digits"]
     code, _, errors = run("serve", "s3://pipelines/root/exports/absent/1", "--port", "0")
     assert code == 1
     assert "s3://pipelines/root/exports/absent/1" in errors.splitlines()[1]
@@ -126,8 +128,26 @@ def test_a_broken_connection_with_the_api_server_ends_that_of_the_client(pipelin
 
 def test_nothing_is_left_after_the_block(pipelines):
     before = set(threading.enumerate())
-    with forwarded_port(pipelines.api.connect(), "default", "minio-service", 9000) as port:
-        assert port
-    for thread in set(threading.enumerate()) - before:
-        thread.join(20)
-        assert not thread.is_alive(), thread
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        with forwarded_to(pipelines.api, silent) as port:
+            connection = socket.create_connection(("127.0.0.1", port), 30)
+            connection.sendall(b"GET / HTTP/1.1\r\n")
+            while not silent.accept()[0].recv(100):
+                pass
+        assert connection.recv(100) == b""
+        connection.close()
+        for thread in set(threading.enumerate()) - before:
+            thread.join(20)
+            assert not thread.is_alive(), thread
+
+
+def test_an_api_server_that_does_not_answer_the_handshake_is_named(pipelines, monkeypatch):
+    monkeypatch.setattr(port_forward, "AWAY_SECONDS", 0.5)
+    over = threading.Event()
+    monkeypatch.setattr(pipelines.api, "before", lambda request: "portforward" in request and over.wait(60))
+    with (
+        pytest.raises(ClusterError, match="has not answered the request for a port-forward within"),
+        forwarded_port(pipelines.api.connect(), "default", "minio-service", 9000),
+    ):
+        pass
+    over.set()

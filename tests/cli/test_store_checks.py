@@ -96,12 +96,14 @@ class TestBucket:
         [(None, "http://minio-service.kubeflow:9000"), (("store.example.com", True), "https://store.example.com")],
     )
     def test_a_missing_bucket_is_a_failure(self, endpoint, url):
-        assert self.judge(STORE, BucketAnswer(True, "NoSuchBucket: no such bucket"), endpoint=endpoint) == (
-            "bucket",
-            "failed",
-            "s3://b/k does not exist; steps do not create buckets",
-            f"to create it, with the keys of team/mlpipeline-minio-artifact: aws s3 mb s3://b --endpoint-url {url}",
-        )
+        missing = ("bucket", "failed", "s3://b/k does not exist; steps do not create buckets")
+        make = "to create it, with the keys of team/mlpipeline-minio-artifact: {}aws s3 mb s3://b --endpoint-url {}"
+        answer = BucketAnswer(True, "NoSuchBucket: no such bucket")
+        assert self.judge(STORE, answer, endpoint=endpoint) == (*missing, make.format("", url))
+        if not endpoint:
+            forward = "kubectl port-forward --namespace kubeflow service/minio-service 9000 & sleep 3; "
+            fix = make.format(forward, "http://localhost:9000") + "; kill $!"
+            assert self.judge(STORE, answer._replace(is_forwarded=True)) == (*missing, fix)
 
     def test_the_check_of_a_bucket_that_a_step_names_has_another_name(self):
         check = judge_bucket(Question("team", ""), "s3://m", STORE, BucketAnswer(True), "bucket of export-model")
@@ -160,9 +162,21 @@ class TestStepBuckets:
     def export_beside(bucket: str = "") -> None:
         pass
 
-    def buckets_of(self, pipeline, tmp_path):
+    def buckets_of(self, pipeline, tmp_path, library="NAME, HASH = 'kfp-distributed-1', '" + 64 * "0" + "'"):
         compiler.Compiler().compile(pipeline, str(tmp_path / "pipeline.yaml"))
-        return read_step_buckets(read_pipeline((tmp_path / "pipeline.yaml").read_text()))
+        spec = read_pipeline((tmp_path / "pipeline.yaml").read_text())
+        for executor in spec["deploymentSpec"]["executors"].values():
+            executor["container"]["command"].append(f"\n{library}\n")
+        return read_step_buckets(spec)
+
+    def test_what_a_step_of_another_library_means_by_a_bucket_is_not_known(self, tmp_path):
+        @dsl.pipeline
+        def pipeline():
+            self.export(bucket="of-another-cloud")
+            self.export_beside()
+
+        addresses = [StepBucket("export", "model_uri", "s3://zoo/cats/1")]
+        assert self.buckets_of(pipeline, tmp_path, library="") == addresses
 
     def test_defaults_and_constants_of_all_levels_are_read(self, tmp_path):
         @dsl.pipeline
@@ -208,12 +222,18 @@ class TestStepBuckets:
         assert bucket_of(uri) == bucket
 
     def test_the_models_beside_the_artifacts(self):
-        assert judge_models("export-model", "minio://mlpipeline/private-artifacts/team/v2/artifacts") == Check(
+        assert judge_models("export-model", "minio://mlpipeline/private-artifacts/team/v2/artifacts", STORE) == Check(
             "models",
             "ok",
             "export-model exports to minio://mlpipeline/private-artifacts/team/models, because it names no bucket",
         )
-        assert judge_models("export-model", "gs://team/v2/artifacts") == Check(
+        assert judge_models("export-model", "gs://team/v2/artifacts", Refusal("forbidden")) == Check(
+            "models",
+            "warning",
+            "where export-model exports is not known, because the pipeline root is not: forbidden",
+            "set the input bucket of export-model, or fix the problem above",
+        )
+        assert judge_models("export-model", "gs://team/v2/artifacts", STORE) == Check(
             "models",
             "failed",
             "export-model names no bucket, and models cannot be beside the artifacts: 'gs://team' is not a storage "

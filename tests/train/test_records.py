@@ -169,11 +169,14 @@ def test_a_store_that_does_not_answer_delays_the_end_by_a_bounded_time(
         wait_until(lambda: [*training_folder(tmp_path).glob("logs/*/*.gz")])
         clock.seconds += seconds
         is_finished.wait(120)
-        return open_store(uri, **options)
+        raise OSError("away")
 
     monkeypatch.setattr(records, "open_store", open_slowly)
+    before = set(threading.enumerate())
     attempt.finish(status)
     is_finished.set()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(120)  # It prints nothing any more: the interpreter may be ending.
     assert warnings == [f"summary and report of the training are not stored: {reason}"]
     assert list(read_log(open_store(f"{training_folder(tmp_path)}/logs"))) == [entry]
 

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from kfp_distributed.storage.uri import parse_uri
 from kfp_distributed.trainers.runtime.tracebacks import print_error
 
 SOURCE = """
@@ -16,10 +17,10 @@ def fit(cause):
 """
 
 
-def called_by_the_library(function, *arguments):
+def called_by_the_library(function, *arguments, caller="_run"):
     """Call a function from two frames of trainers.runtime."""
     names = {"__package__": "kfp_distributed.trainers.runtime", "function": function, "arguments": arguments}
-    exec("def call(): function(*arguments)\ndef main(): call()", names)
+    exec(f"def {caller}(): function(*arguments)\ndef main(): {caller}()", names)
     names["main"]()
 
 
@@ -41,15 +42,16 @@ def test_the_frames_that_call_the_program_are_left_out(capsys, cause):
     assert lines[-1] == "ValueError: bad shape"
 
 
-def test_an_error_of_the_library_keeps_its_frames(capsys):
+def test_an_error_before_or_after_the_program_keeps_its_frames(capsys):
     try:
-        called_by_the_library(int, "x")
+        called_by_the_library(parse_uri, "gs://b", caller="_save")
     except ValueError as error:
         error.__traceback__ = error.__traceback__.tb_next.tb_next
         print_error(error)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "Traceback (most recent call last):"
-    assert [line.rpartition(" ")[2] for line in lines if line.startswith("  File")] == ["main", "call"]
+    frames = [line.rpartition(" ")[2] for line in lines if line.startswith("  File")]
+    assert frames[:3] == ["main", "_save", "parse_uri"]
 
 
 PROGRAM = """

@@ -90,7 +90,7 @@ def end_on_sigterm() -> None:
 
 
 def leave_with(leader: str) -> None:
-    """Return when the leader of a TensorFlow cluster has ended, a second later at most. SIGTERM is no failure then.
+    """Return when the leader of a TensorFlow cluster has ended. SIGTERM is no failure meanwhile.
 
     The processes of MultiWorkerMirroredStrategy watch each other until they end. One that saves the model for longer
     than some ten seconds after another one has ended reports that one as crashed, and each that outlives the leader

@@ -4,14 +4,15 @@ import sys
 import traceback
 from types import TracebackType
 
-_OWN_PACKAGE = "kfp_distributed.trainers.runtime"
+_CALLER = "kfp_distributed.trainers.runtime", "_run"
+"""Package and name of the function that calls the program, in entry.py."""
 
 
 def print_error(error: BaseException) -> None:
     """Print an error with its traceback, which begins with the program.
 
     The frames of this library that have called the program are the same in every training. A line has their number.
-    An error that they raise themselves keeps them.
+    An error that was raised before or after the program keeps them.
 
     Args:
         error: The error. Its traceback loses these frames.
@@ -29,14 +30,10 @@ def print_error(error: BaseException) -> None:
 
 
 def _without_callers(frames: TracebackType | None) -> tuple[TracebackType | None, int]:
-    """Return a traceback without its first frames if they have called a program, and their number."""
+    """Return a traceback without the frames that have called the program, and their number."""
     rest, count = frames, 0
-    while rest and _calls(rest):
-        rest, count = rest.tb_next, count + 1
-    return (rest, count) if rest else (frames, 0)
-
-
-def _calls(entry: TracebackType) -> bool:
-    names = entry.tb_frame.f_globals
-    # `python -m` calls the module by runpy.
-    return names.get("__package__") == _OWN_PACKAGE or names.get("__name__") == "runpy"
+    while rest:
+        rest, count, frame = rest.tb_next, count + 1, rest.tb_frame
+        if rest and (frame.f_globals.get("__package__"), frame.f_code.co_name) == _CALLER:
+            return rest, count
+    return frames, 0

@@ -62,7 +62,7 @@ class Records:
         self._summary: TrainingSummary | None = None
         self._beginning: threading.Thread | None = None
         self._knows_begin = False
-        self._is_finished = False
+        self._is_finished, self._is_over = False, False
         self._retry_seconds = _RETRY_SECONDS
 
     def add(self, entry: LogEntry) -> None:
@@ -122,6 +122,7 @@ class Records:
         ending.start()
         self._await(ending, is_killed, begun)
         if ending.is_alive():
+            self._is_over = True  # A thread must not print while the interpreter ends.
             self._log("WARNING", f"summary and report of the training are not stored: {self._silence(is_killed)}")
         self._stored_log.close()
 
@@ -167,7 +168,7 @@ class Records:
                 self._knows_begin = True
         except (StorageError, ValueError, OSError) as error:
             # With another time, the index would have two entries of this training.
-            self._log("WARNING", f"the summary of the training is not stored: {error}")
+            self._warn(f"the summary of the training is not stored: {error}")
             return
         content = self._summary.to_json().encode(), "application/json"
         self._write("the summary of the training is not stored", folder, SUMMARY, *content)
@@ -190,4 +191,8 @@ class Records:
         try:
             open_store(folder, retry_seconds=self._retry_seconds).write(key, content, content_type)
         except (StorageError, ValueError, OSError) as error:
-            self._log("WARNING", f"{fault}: {error}")
+            self._warn(f"{fault}: {error}")
+
+    def _warn(self, text: str) -> None:
+        if not self._is_over:
+            self._log("WARNING", text)

@@ -95,7 +95,7 @@ class StoredLog:
         self._lock, self._wake = threading.Lock(), threading.Event()
         self._part, self._waiting = Part(), deque[_Waiting]()
         self._parts = 0
-        self._is_closed, self._gives_up = False, False
+        self._is_closed, self._gives_up, self._is_over = False, False, False
         self._is_away, self._has_warned = False, False
         self._store: Store | None = None
         self._thread: threading.Thread | None = None
@@ -141,7 +141,7 @@ class StoredLog:
     def close(self) -> None:
         """Warn of lines that are not stored. Nothing is logged afterwards, because the process may end."""
         with self._lock:
-            self._has_warned = True  # A thread must not print while the interpreter ends.
+            self._has_warned = self._is_over = True  # A thread must not print while the interpreter ends.
             if lines := sum(part.lines for part in self._waiting):
                 self._log("WARNING", f"the last {lines} lines of the log are not stored")
 
@@ -171,6 +171,8 @@ class StoredLog:
                     self._close_part()
             is_sent = self._send(open_folder)
             pause = PART_SECONDS if is_sent else RETRY_SECONDS
+            if self._is_over:
+                return
             if is_last and (is_sent or self._gives_up or not self._is_away):
                 return
 
