@@ -121,10 +121,10 @@ def run_export(
     store = open_store(export_root(bucket) if bucket else default_export_root(manifest.uri))
     request = Claim(model_name, version, task=task_key(task.uri) if task.is_unique else "")
     # The account of a profile may not ask for the bucket of the pipeline root, which exists.
-    is_root = not bucket and bool(store.bucket)
-    earlier = _find_exported(store, request) if request.task and (is_root or store.bucket_exists()) else None
+    is_in_root_bucket = not bucket and bool(store.bucket)
+    earlier = _find_exported(store, request) if request.task and (is_in_root_bucket or store.bucket_exists()) else None
     source = open_source(model_path, _pin_alias(model_uri, earlier.manifest) if earlier else model_uri, store)
-    if not is_root:
+    if not is_in_root_bucket:
         require_bucket(store, "bucket", bucket)
     clear_dead(store, model_name)
     finish_deletions(store, model_name)

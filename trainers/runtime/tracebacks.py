@@ -33,7 +33,8 @@ def _without_callers(frames: TracebackType | None) -> tuple[TracebackType | None
     """Return a traceback without the frames that have called the program, and their number."""
     rest, count = frames, 0
     while rest:
-        rest, count, frame = rest.tb_next, count + 1, rest.tb_frame
+        frame = rest.tb_frame
+        rest, count = rest.tb_next, count + 1
         if rest and (frame.f_globals.get("__package__"), frame.f_code.co_name) == _CALLER:
             return rest, count
     return frames, 0
