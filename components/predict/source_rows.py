@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from kfp_distributed.components.predict.input_rows import InputRows
 from kfp_distributed.components.predict.joined_rows import joined_rows
-from kfp_distributed.components.prepare_data.booleans import value_names
 from kfp_distributed.components.prepare_data.chunks import CHUNK_BYTES, Chunk, CountRows, FilePart, ignore_count
 from kfp_distributed.components.prepare_data.column_names import ColumnsMissing
 from kfp_distributed.components.prepare_data.folder_splits import splits_of
@@ -21,6 +20,7 @@ from kfp_distributed.components.prepare_data.reading import Reject
 from kfp_distributed.components.prepare_data.source import Source
 from kfp_distributed.components.prepare_data.source_files import SourceFiles, ending
 from kfp_distributed.components.prepare_data.sources import open_source
+from kfp_distributed.components.prepare_data.spelled_values import number_names, value_names
 from kfp_distributed.components.prepare_data.stored_files import SourcePath
 from kfp_distributed.storage.dataset import Column, Task, column_matrix
 
@@ -118,10 +118,12 @@ class SourceRows:
 def _category(column: Column, texts: pa.StringArray) -> NDArray[Any]:
     """Return the texts of a category in the spelling of the training data, None for a gap."""
     coded = texts.dictionary_encode()
-    different = coded.dictionary.to_pylist()
-    # Without a vocabulary, nothing is known about the spelling.
-    names = value_names(different, column.vocabulary) if column.vocabulary else {text: text for text in different}
-    by_index = _objects([None, *(names[text] for text in different)])
+    different = coded.dictionary
+    if column.vocabulary:
+        names = [*value_names(different.to_pylist(), column.vocabulary).values()]
+    else:  # Nothing is known about the spelling of booleans.
+        names = number_names(different).to_pylist()
+    by_index = _objects([None, *names])
     found: NDArray[Any] = by_index[coded.indices.fill_null(-1).to_numpy(zero_copy_only=False) + 1]
     return found
 

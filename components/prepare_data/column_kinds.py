@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 from kfp_distributed.components.prepare_data.csv_files import DIGITS
 from kfp_distributed.components.prepare_data.data_warnings import bounded
 from kfp_distributed.components.prepare_data.dates import are_dates
-from kfp_distributed.components.prepare_data.number_texts import NUMBER
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind
+from kfp_distributed.components.prepare_data.spelled_values import NUMBER
 from kfp_distributed.storage.dataset import Column
 
 # Regular expression of the names that Arrow gives to the types that a column may have.
@@ -155,17 +155,12 @@ def cast(name: str, values: pa.Array, kind: str) -> pa.Array:
         ) from None
 
 
-def spellings(name: str, values: pa.Array) -> pa.Array:
-    """Return the values of a label as texts. NaN is missing, and the number 2.0 is "2", but texts are unchanged."""
+def texts_of(name: str, values: pa.Array) -> pa.Array:
+    """Return the values of a category, label or group as texts. NaN is missing."""
     check_type(name, values.type)
     if pa.types.is_floating(values.type):
-        return class_names(cast(name, pc.if_else(pc.is_nan(values), None, values), "category"))
+        values = pc.if_else(pc.is_nan(values), None, values)
     return cast(name, values, "category")
-
-
-def class_names(texts: pa.Array) -> pa.Array:
-    """Return the classes of the spellings of a label: "2.0" is "2", because a column with gaps has floats."""
-    return pc.replace_substring_regex(texts, r"^(-?\d+)\.0*$", r"\1")
 
 
 def kind_of_texts(texts: pa.StringArray) -> TextKind | None:

@@ -22,8 +22,8 @@ from kfp_distributed.components.prepare_data.csv_format import (
     first_row_end,
     opened_text,
 )
-from kfp_distributed.components.prepare_data.number_texts import NUMBER
 from kfp_distributed.components.prepare_data.reading import ReadAgain, Reject, Rows, one_batch
+from kfp_distributed.components.prepare_data.spelled_values import NUMBER
 from kfp_distributed.components.prepare_data.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.text_parts import first_read, text_parts
 from kfp_distributed.components.worker_pool.piece_tasks import RunTasks

@@ -33,6 +33,8 @@ from kfp_distributed.components.prepare_data.times import time_type
 from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
 from kfp_distributed.storage.dataset import Task
 
+_VALUES = pa.large_string()
+"""Stands for the type of texts of which some may be numbers: these get a decimal point."""
 _DECIMAL_COMMA = r"^(\s*[-+]?\d*),(\d*(?:[eE][-+]?\d+)?\s*)$"
 
 
@@ -65,12 +67,11 @@ class CsvTable:
     def read(
         self, part: FilePart, types: Mapping[str, pa.DataType], reject: Reject, count_rows: CountRows = ignore_count
     ) -> Iterator[Rows]:
-        """Yield the rows, see `read_csv`. Labels that are numbers have a decimal point."""
-        label = self._options.label_column
+        """Yield the rows, see `read_csv`. Numbers in labels, groups and categories have a decimal point."""
+        values = [name for name, kind in types.items() if kind == _VALUES]
+        types = {**types, **dict.fromkeys(values, pa.string())}
         for rows, numbers in read_csv(part, types, reject, self._format, self._advice(), count_rows):
-            if label and types.get(label) == pa.string():
-                rows = self._with_points(rows, [label])
-            yield Rows(rows, numbers)
+            yield Rows(self._with_points(rows, values), numbers)
 
     def _advice(self) -> dict[str, str]:
         """Return what to do about texts in the columns of numbers that have not been guessed to be such."""
@@ -114,7 +115,7 @@ class CsvTable:
         guessed = [name for name in inputs if name not in options.columns and name not in codes]
         guessed += [options.time_column] * (options.time_column != "" and options.time_column not in inputs)
         found: dict[str, TextKind] = {**survey_texts(guessed, read_texts), **dict.fromkeys(codes, "category")}
-        columns, types, read_types = [], {}, dict.fromkeys(others, pa.string())
+        columns, types, read_types = [], {}, dict.fromkeys(others, _VALUES)
         for name in inputs:
             declared = options.columns.get(name)
             if declared:
@@ -123,6 +124,8 @@ class CsvTable:
             else:
                 column = column_of(name, found[name], is_kept=task == "none")
                 read_types[name] = CSV_TYPES.get(found[name], pa.string())
+            if column.kind == "category":
+                read_types[name] = _VALUES
             if column.kind == "kept":
                 if read_types[name] == DIGITS:
                     read_types[name] = KEPT_DIGITS

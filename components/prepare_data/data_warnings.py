@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -109,25 +109,6 @@ def bounded(lines: Sequence[str]) -> list[str]:
     """Return the first lines, and one line with the number of the others."""
     hidden = len(lines) - _MAXIMUM_WARNINGS
     return [*lines] if hidden <= 0 else [*lines[:_MAXIMUM_WARNINGS], f"… and {hidden} more such lines"]
-
-
-def spelling_warnings(label: str, spellings: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return one line if texts of the label are merged to one class.
-
-    Args:
-        label: Name of the label.
-        spellings: Texts of each class.
-    """
-    merged = [(name, texts) for name, texts in spellings.items() if len(texts) > 1]
-    if not merged:
-        return []
-    name, texts = merged[0]
-    others = f", and {len(merged) - 1:,} more such class{'es' * (len(merged) > 2)}" if len(merged) > 1 else ""
-    examples = " and ".join(map(repr, texts[:_MAXIMUM_NAMES]))
-    return [
-        f"label_column {label!r} has the texts {examples}, which become the class {name!r}{others}. If they are "
-        "different classes, write texts that are neither numbers nor booleans in the source, such as 'v1.0'"
-    ]
 
 
 def scaling_warnings(columns: Sequence[Column]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Numbers texts in the order in which they first appear, while a source is read (pure)."""
+"""Numbers the values of texts in the order in which they first appear, while a source is read (pure)."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -7,13 +7,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kfp_distributed.components.prepare_data.spelled_values import number_names
+
 
 @dataclass
 class GrowingVocabulary:
-    """The different texts so far, and the rows of each.
+    """The values of the texts so far, and the rows of each.
 
     Attributes:
-        codes: The code of each text, from 1. 0 stands for a missing one.
+        codes: The code of each value, see `number_names`, from 1. 0 stands for a missing one.
     """
 
     codes: dict[str, int] = field(default_factory=dict)
@@ -24,7 +26,7 @@ class GrowingVocabulary:
         batch = texts.dictionary_encode()
         # Most batches have no new text, so this loop is over a few values and not over the rows.
         known = self.codes
-        for text in (values := batch.dictionary.to_pylist()):
+        for text in (values := number_names(batch.dictionary).to_pylist()):
             known.setdefault(text, len(known) + 1)
         by_index = np.array([0, *(known[text] for text in values)], np.int32)
         codes: NDArray[np.int32] = by_index[batch.indices.fill_null(-1).to_numpy(zero_copy_only=False) + 1]

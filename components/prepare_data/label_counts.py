@@ -1,20 +1,19 @@
 """The labels of a source: which task they are for, and their classes or numbers (pure)."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from itertools import islice, pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_distributed.components.prepare_data.booleans import are_booleans, value_names
-from kfp_distributed.components.prepare_data.column_kinds import class_names
-from kfp_distributed.components.prepare_data.data_warnings import spelling_warnings, text_form
+from kfp_distributed.components.prepare_data.data_warnings import text_form
 from kfp_distributed.components.prepare_data.growing_vocabulary import GrowingVocabulary
-from kfp_distributed.components.prepare_data.number_texts import FINITE
 from kfp_distributed.components.prepare_data.plan import order_classes
 from kfp_distributed.components.prepare_data.reading import ReadAgain
+from kfp_distributed.components.prepare_data.spelled_values import FINITE, value_names
 from kfp_distributed.storage.dataset import DatasetManifest, Label, Task
 
 MAXIMUM_CLASSES = 65_536
@@ -40,17 +39,16 @@ class LabelCounts:
             Default: true.
 
     Attributes:
-        vocabulary: The spellings of the labels.
+        vocabulary: The values of the labels.
     """
 
     def __init__(self, name: str, task: Task, *, is_task_open: bool, is_start: bool = True) -> None:
         self._name, self._task, self._is_open = name, task, is_task_open and is_start
         self.vocabulary = GrowingVocabulary()
-        # Numbers of different spellings at the end of each batch in which there were new ones.
+        # Numbers of different values at the end of each batch in which there were new ones.
         self._checked: list[int] = []
         self._are_numbers = True
         self._lowest, self._highest, self._rows = np.inf, -np.inf, 0
-        self._spellings: dict[str, list[str]] = {}
 
     def unusable(self, labels: pa.Array, like: DatasetManifest | None) -> dict[int, str]:
         """Return the problem of each row whose label cannot be used.
@@ -74,13 +72,10 @@ class LabelCounts:
                 if row not in problems
             }
         elif like and self._task == "classification":
-            names = class_names(labels)
-            classes = pa.array(like.label.classes, pa.string())
-            is_known = pc.is_in(names, classes)
-            if are_booleans(like.label.classes):
-                is_known = pc.is_in(pc.utf8_lower(names), pc.utf8_lower(classes))
-            for row in _rows(pc.invert(is_known)):
-                problems.setdefault(row, f"is {names[row].as_py()[:40]!r}, which is no class of the dataset in like")
+            classes = value_names(labels.drop_null().unique().to_pylist(), like.label.classes)
+            unknown = [text for text, name in classes.items() if name not in like.label.classes]
+            for row in _rows(pc.is_in(labels, pa.array(unknown, pa.string()))):
+                problems[row] = f"is {labels[row].as_py()[:40]!r}, which is no class of the dataset in like"
         return problems
 
     def count(self, labels: pa.Array) -> pa.Array:
@@ -93,7 +88,7 @@ class LabelCounts:
         return pa.array(numbers)
 
     def check(self) -> None:
-        """Check the spellings that are new since the last call.
+        """Check the values that are new since the last call.
 
         Raises:
             ReadAgain: The labels are numbers to predict, and the task is open.
@@ -138,7 +133,7 @@ class LabelCounts:
         self._rows += other._rows
 
     def result(self, like: DatasetManifest | None) -> tuple[Label, tuple[int, ...], Mapping[str, int]]:
-        """Return the label, the rows of each class, and the class of each spelling.
+        """Return the label, the rows of each class, and the class of each value.
 
         Raises:
             ValueError: The labels cannot be predicted.
@@ -157,37 +152,22 @@ class LabelCounts:
                 )
             return like.label if like else Label(self._name, task="regression"), (), {}
         rows = self.vocabulary.rows
-        self._spellings = _spellings_by_class(rows, like.label.classes if like else None)
-        class_rows = {name: sum(rows[text] for text in texts) for name, texts in self._spellings.items()}
+        names = value_names(rows, like.label.classes if like else None)
+        class_rows = Counter[str]()
+        for text, name in names.items():
+            class_rows[name] += rows[text]
         classes = like.label.classes if like else order_classes(class_rows, self._name)
-        spelled = {text: index for index, name in enumerate(classes) for text in self._spellings.get(name, ())}
-        return Label(self._name, classes), tuple(class_rows.get(name, 0) for name in classes), spelled
+        indices = {name: index for index, name in enumerate(classes)}
+        spelled = {text: indices[name] for text, name in names.items() if name in indices}
+        return Label(self._name, classes), tuple(class_rows[name] for name in classes), spelled
 
     def reason(self) -> str:
         """Return why the task is what it is, for the log."""
         if self._task == "none":
             return "no label_column is named"
         kind = "whole numbers" if self._are_numbers else "texts"
-        return f"label_column {self._name!r} has {len(self._spellings):,} different {kind}"
-
-    def warnings(self) -> list[str]:
-        """Return one line for each problem of the labels."""
-        return spelling_warnings(self._name, self._spellings)
-
-
-def _spellings_by_class(texts: Collection[str], known: Collection[str] | None) -> dict[str, list[str]]:
-    """Return the spellings of each class.
-
-    Args:
-        texts: The different texts of the label.
-        known: Classes of the dataset in like; None for no such dataset.
-    """
-    names = class_names(pa.array(texts, pa.string())).to_pylist()
-    classes = value_names(names, known)
-    spellings: dict[str, list[str]] = {}
-    for text, name in zip(texts, names, strict=True):
-        spellings.setdefault(classes[name], []).append(text)
-    return spellings
+        count = len({*value_names(self.vocabulary.codes).values()})
+        return f"label_column {self._name!r} has {count:,} different {kind}"
 
 
 def _rows(is_true: pa.BooleanArray) -> list[int]:

@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kfp_distributed.components.prepare_data.booleans import value_names
 from kfp_distributed.components.prepare_data.chunk_scan import (
     ChunkScan,
     ChunkScanner,
@@ -33,6 +32,7 @@ from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.read_ahead import read_ahead
 from kfp_distributed.components.prepare_data.reading import RejectedRows
 from kfp_distributed.components.prepare_data.source import Source
+from kfp_distributed.components.prepare_data.spelled_values import value_names
 from kfp_distributed.components.prepare_data.split_rows import DRAWN
 from kfp_distributed.components.prepare_data.vocabulary import Unseen
 from kfp_distributed.storage.dataset import Column, Label
@@ -277,7 +277,7 @@ class Merge:
             label,
             class_counts,
             {name: count.missing for name, count in counts.items()},
-            [*column_warnings(counts, self._all.rows, label.name, label.classes, filled), *self._all.label.warnings()],
+            column_warnings(counts, self._all.rows, label.name, label.classes, filled),
             tuple(name for name, count in counts.items() if count.precision.collapses()),
             self._codes(columns, names, spelled),
             self._all.dropped,

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from kfp_distributed.components.prepare_data.chunks import CHUNK_BYTES, Chunk, CountRows, FilePart, chunks_of
-from kfp_distributed.components.prepare_data.column_kinds import cast, plain, spellings
+from kfp_distributed.components.prepare_data.column_kinds import cast, plain, texts_of
 from kfp_distributed.components.prepare_data.dates import days, microseconds
 from kfp_distributed.components.prepare_data.python_values import python_values
 from kfp_distributed.components.prepare_data.reading import (
@@ -29,6 +29,7 @@ from kfp_distributed.components.prepare_data.reading import (
     Rows,
     readable,
 )
+from kfp_distributed.components.prepare_data.spelled_values import number_names
 from kfp_distributed.components.prepare_data.times import DATES, time_keys
 from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
 from kfp_distributed.storage.dataset import Column, Task
@@ -146,7 +147,7 @@ class Source:
                 if self.task == "regression":
                     rows[self.label] = converter.numbers(self.label, values)
                 else:
-                    rows[self.label] = spellings(self.label, values)
+                    rows[self.label] = texts_of(self.label, values)
             for column in self.columns:
                 rows[column.name] = converter.column(column, part[column.name], self.types.get(column.name))
             if key is not None:
@@ -181,7 +182,7 @@ class _Converter:
             return days(self._microseconds(column.name, values))
         if column.kind == "number":
             return self.numbers(column.name, values)
-        return spellings(column.name, values)
+        return texts_of(column.name, values)
 
     def numbers(self, name: str, values: pa.Array) -> pa.Array:
         """Return values as float64."""
@@ -190,7 +191,8 @@ class _Converter:
     def split_key(self, split_by: SplitBy, values: pa.Array) -> pa.Array:
         """Return what decides about the split: the text of a group, or an integer in the order of the times."""
         if split_by.kind == "group":
-            key = spellings(split_by.column, values)
+            # Which other values the column has is not known yet. Groups that become one stay in one split.
+            key = number_names(texts_of(split_by.column, values), of_any_form=True)
         elif split_by.time_type == DATES:
             key = self._microseconds(split_by.column, values, is_needed=True)
         else:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from onnx import TensorProto, helper
@@ -74,6 +75,20 @@ def test_a_table_is_predicted_as_the_dataset_made_of_it(ending, by_column, tmp_p
         expected, found = ([row[name] for row in rows] for rows in (of_dataset, of_table))
         np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert len({row["prediction"] for row in of_table}) > 1
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "jsonl"])
+def test_a_category_of_numbers_is_known_in_another_spelling(ending, tmp_path, prepared, model_of, predicted):
+    """pandas writes 5.0 in a column with a gap."""
+    table = table_of()
+    dataset = prepared(write(table, tmp_path / "rows.csv"), columns={"zone": "category"}, drop_columns=["id"])
+    options = {"model": model_of(dataset), "key_columns": ["number"]}
+    expected = by_number(predicted(dataset=dataset, **options))
+    zones = pc.if_else(pc.equal(table["zone"], 0), -0.0, table["zone"].cast(pa.float64()))
+    source = write(table.set_column(5, "zone", zones), tmp_path / f"floats.{ending}")
+    assert [row["prediction"] for row in by_number(predicted(source=str(source), **options))] == [
+        row["prediction"] for row in expected
+    ]
 
 
 def test_the_rows_are_in_order_with_keys_of_their_types(tmp_path, prepared, model_of, predicted):

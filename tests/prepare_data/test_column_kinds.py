@@ -6,12 +6,9 @@ from datetime import timedelta
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from prepare_data.test_sources import LABELLED, category, number, opened, parquet, rows_of
+from prepare_data.test_sources import category, number, opened, parquet, rows_of
 
 from kfp_distributed.components.prepare_data import csv_files
-from kfp_distributed.components.prepare_data.pieces import Pieces
-from kfp_distributed.components.prepare_data.scan import scan
-from kfp_distributed.components.prepare_data.sources import open_source
 
 # Bytes of more than the first batch of a CSV file.
 MANY = 2**18
@@ -61,24 +58,6 @@ def test_a_text_column_whose_first_values_are_missing_is_text(file):
     file("rows/a.csv", text)
     folder = file("rows/b.csv", "note,nothing,town,kind\nx,,7.5,b\n").parent
     assert rows_of(folder)[0] == (number("town"), category("note"), number("nothing"))
-
-
-def lines_about_classes(path, tmp_path):
-    scanned = scan(open_source(path, LABELLED, tmp_path), Pieces(tmp_path / ".pieces", 0, 0))
-    return scanned.label.classes, scanned.class_counts, [re.findall("'(.*?)'", line)[:4] for line in scanned.warnings]
-
-
-def test_labels_that_are_merged_are_one_line(file, tmp_path):
-    text = "x,kind\n" + "1,1\n2,1.0\n3,2\n4,2.00\n5,2\n6,007\n7,007\n"
-    assert lines_about_classes(file("data.csv", text), tmp_path) == (
-        ("1", "2", "007"),
-        (2, 3, 2),
-        [["kind", "1", "1.0", "1"]],
-    )
-    assert lines_about_classes(file("gaps.csv", "x,kind\n1,1.0\n2,1.0\n3,2.0\n4,2.0\n"), tmp_path)[2] == []
-    parquet(file, "rows/a.parquet", kind=[1, 2], x=[1, 2])
-    folder = parquet(file, "rows/b.parquet", kind=[1.0, 2.0], x=[3, 4]).parent
-    assert lines_about_classes(folder, tmp_path) == (("1", "2"), (2, 2), [])
 
 
 def test_a_parquet_column_without_values_has_the_kind_of_a_later_file(file):

@@ -1,0 +1,79 @@
+"""The values that texts spell. A number and a boolean have one name, whatever their spelling and format are (pure)."""
+
+import re
+from collections.abc import Collection
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+FINITE = r"[-+]?(\d+\.?|\.\d)\d*([eE][-+]?\d+)?"
+"""A number with digits, such as "-1", ".5" or "1e3"."""
+NUMBER = rf"({FINITE}|[-+]?(?i:inf(inity)?))"
+"""A number or infinity."""
+
+_BOOLEANS = {"false", "true"}
+
+# Numbers with leading zeros are codes. An exponent of four digits is beyond the range of 64-bit floats.
+_DIGITS = r"((0|[1-9]\d*)(\.\d*)?|\.\d+)"
+# As programs write numbers. Other forms may be codes, such as "+49" and "2E3", if other values are no numbers.
+_WRITTEN = rf"^\s*-?{_DIGITS}(e[-+]\d{{2,3}})?\s*$"
+_ANY_FORM = rf"^\s*[-+]?{_DIGITS}([eE][-+]?\d{{1,3}})?\s*$"
+_IS_LONGER = r"^\s|\s$|^\+|^-?\.|\.\d*0$|\.$|[eE]|^-0$"
+
+
+def are_booleans(texts: Collection[str]) -> bool:
+    """Return whether there are texts, and all of them spell a boolean, such as "True" or "FALSE"."""
+    return len(texts) > 0 and all(text.lower() in _BOOLEANS for text in texts)
+
+
+def number_names(texts: pa.StringArray, *, of_any_form: bool = False) -> pa.StringArray:
+    """Return texts in which each number has its shortest form: "5" for "5.0", " 5" and "5e+00", "0" for "-0.0".
+
+    Numbers with leading zeros are codes, which stay as they are.
+
+    Args:
+        texts: The texts, which may be null.
+        of_any_form: Whether "+5" and "5E0" are numbers, too. Default: only what programs write is, because other texts
+            of the column may be codes.
+    """
+    is_number = pc.match_substring_regex(texts, _ANY_FORM if of_any_form else _WRITTEN)
+    is_longer = pc.fill_null(pc.and_(is_number, pc.match_substring_regex(texts, _IS_LONGER)), False)
+    if not is_longer.true_count:
+        return texts
+    coded = texts.filter(is_longer).dictionary_encode()
+    names = pa.array([_shortest(text) for text in coded.dictionary.to_pylist()], pa.string())
+    return pc.replace_with_mask(texts, is_longer, names.take(coded.indices))
+
+
+def _shortest(text: str) -> str:
+    # An exponent becomes digits: without rounding, as the value of each format is to be the same.
+    digits = f"{Decimal(text.strip()):f}"
+    name = digits.rstrip("0").rstrip(".") if "." in digits else digits
+    return "0" if name in ("-0", "") else name
+
+
+def value_names(texts: Collection[str], known: Collection[str] | None = None) -> dict[str, str]:
+    """Return the name of the value that each text of a column spells: the text itself for all but numbers and booleans.
+
+    Texts spell booleans, or numbers of any form, if all texts of the column do.
+
+    Args:
+        texts: The different texts of the column.
+        known: Names of the values in the dataset that the column is read like. A value gets the spelling of that
+            dataset. Default: there is none, and booleans become "false" and "true", as Parquet and JSON spell them.
+    """
+    if known is None:
+        return dict(zip(texts, _names(texts, texts), strict=True))
+    spelled = {**dict(zip(_names(known, known), known, strict=True)), **{name: name for name in known}}
+    names = zip(texts, _names(texts, known), strict=True)
+    return {text: spelled.get(text) or spelled.get(name, text) for text, name in names}
+
+
+def _names(texts: Collection[str], column: Collection[str]) -> list[str]:
+    """Return the names of texts that are read as those of a column."""
+    if are_booleans(column):
+        return [text.lower() for text in texts]
+    are_numbers = all(re.match(_ANY_FORM, text) for text in column)
+    names: list[str] = number_names(pa.array(texts, pa.string()), of_any_form=are_numbers).to_pylist()
+    return names
