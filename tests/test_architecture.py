@@ -64,7 +64,7 @@ SHARED_ROOMS = ("components.model_formats.", "components.model_versions.", "comp
 """Packages beside the steps that several of them import."""
 
 ROW_READERS = (
-    "booleans",
+    "spelled_values",
     "chunks",
     "column_names",
     "csv_format",
