@@ -12,7 +12,7 @@ DISTRIBUTION ?= {"distribution_type":"TF","number_of_workers":3,"number_of_param
 # With it, each of the many processes that tests start would compile the library anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test environments debian-packages test-cluster test-cluster-mpi lint types specs bench bench-ways bench-logs bench-overview bench-tables bench-large bench-checkpoints bench-feeding bench-export
+.PHONY: demo check test environments debian-packages test-cluster test-cluster-mpi lint types specs bench bench-ways bench-logs bench-overview bench-tables bench-public-tables bench-large bench-checkpoints bench-feeding bench-export
 .PHONY: bench-cluster bench-generations soak cluster-named images image-name docs docs-serve screenshots release clean
 
 # BUILD is the command that builds an image, without the name at its end. FIND succeeds if an image of the name that is
@@ -125,6 +125,9 @@ bench-overview: $(STAMP)  ## measures how fast prepare_data draws its overview; 
 
 bench-tables: $(STAMP)  ## measures prepare_data with tables of 2 million rows; prints the results and writes benchmarks/tables.md
 	$(BIN)/python benchmarks/tables.py
+
+bench-public-tables: $(STAMP)  ## compares the built-in trainer with scikit-learn on public tables; prints the results and writes benchmarks/public_tables.md
+	$(BIN)/python benchmarks/public_tables.py
 
 # Set FOLDER to a folder on XFS or Btrfs, which need no space for the repeated rows of the sources.
 bench-large: $(STAMP)  ## measures prepare_data with sources of SIZE=10 GB in FOLDER; prints the results and writes benchmarks/large.md

@@ -39,7 +39,8 @@ def predict(
             label of `dataset`. Example: ["id", "day"]. Default: no columns. The output then has `file` (of a dataset
             `shard`) and `row`, the number of the row in this file from 0.
         csv_format: How the CSV files of `source` are written, with the keys that `prepare_data` takes. Example:
-            {"separator": ";", "decimal": ","}. Default: {}, which means commas, points, UTF-8 and a header.
+            {"separator": ";", "decimal": ","}. Default: {}, which means UTF-8 and a header. Separator and decimal
+            commas are found by the first rows.
         on_bad_row: What becomes of rows that cannot be used, such as those with a text in a column of numbers, or for
             which the model returns NaN. Allowed values: "refuse" (an error that names the first 20 of them) and "skip"
             (leave them out; the log and the manifest have their number). Default: "refuse".

@@ -1,13 +1,14 @@
 """Rows as the step reads them from a source or a dataset."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kfp_distributed.components.predict.seen_values import SeenValues
 from kfp_distributed.components.prepare_data.chunks import Chunk, CountRows, FilePart
 from kfp_distributed.components.prepare_data.reading import Reject
 
@@ -20,14 +21,19 @@ class InputRows:
         values: Raw values by column, or the matrix of a dataset, [n, width]. The model gets them.
         keys: The key columns; no columns if the rows are known by file and number.
         numbers: Number of each row in the part, from 1, [n].
+        seen: What the model has not seen in its training, among these rows. Default: it is not counted.
     """
 
     values: Mapping[str, Any] | NDArray[np.float32]
     keys: pa.RecordBatch
     numbers: NDArray[np.int64]
+    seen: SeenValues = field(default_factory=SeenValues)
 
     def take(self, rows: NDArray[Any] | slice) -> "InputRows":
-        """Return some of the rows: those of a slice, or those where an array of booleans, [n], is true."""
+        """Return some of the rows: those of a slice, or those where an array of booleans, [n], is true.
+
+        What the model has not seen among them is not counted.
+        """
         values = (
             self.values[rows]
             if isinstance(self.values, np.ndarray)

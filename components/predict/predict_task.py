@@ -18,6 +18,7 @@ from kfp_distributed.components.predict.answer_columns import ROW, output_rows, 
 from kfp_distributed.components.predict.input_rows import InputRows, RowReader
 from kfp_distributed.components.predict.model_plan import ModelPlan
 from kfp_distributed.components.predict.predictor import BATCH_BYTES, BATCH_ROWS, loaded_predictor
+from kfp_distributed.components.predict.seen_values import SeenValues
 from kfp_distributed.components.prepare_data.chunks import Chunk, FilePart
 from kfp_distributed.components.prepare_data.reading import RejectedRows
 from kfp_distributed.storage.files import FileEntry
@@ -62,6 +63,7 @@ class PredictedChunk:
         rejected: Rows that cannot be used, with the same numbers.
         rows: Number of the answers.
         rows_of_files: Rows of each file, whether they can be used or not.
+        seen: What the model has not seen in its training.
         answers: The answers in the format of the file, if there is none.
     """
 
@@ -69,6 +71,7 @@ class PredictedChunk:
     rejected: RejectedRows
     rows: int = 0
     rows_of_files: dict[str, int] = field(default_factory=dict)
+    seen: SeenValues = field(default_factory=SeenValues)
     answers: bytes = field(default=b"", repr=False)
 
     @contextmanager
@@ -130,6 +133,7 @@ class _PartPrediction:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield rows of the output."""
         for rows in self._work.reader.read(self._part, self._reject, self._count):
+            self._chunk.seen.merge(rows.seen)
             for few in _divided(rows):
                 if self._work.policy == "skip" or not self._chunk.rejected.count:
                     yield self._predicted(few)

@@ -18,6 +18,7 @@ from kfp_distributed.components.predict.predict_task import PredictWork, predict
 from kfp_distributed.components.predict.prediction_files import PredictionFiles, write_manifest
 from kfp_distributed.components.predict.prediction_request import PredictionRequest
 from kfp_distributed.components.predict.predictor import forget_model, loaded_model, loaded_predictor
+from kfp_distributed.components.predict.seen_values import SeenValues
 from kfp_distributed.components.predict.source_rows import SourceRows, open_rows
 from kfp_distributed.components.prepare_data.disk_errors import disk_errors
 from kfp_distributed.components.prepare_data.fetch import is_stored, local_copy, refuse_downloads, stored_source
@@ -194,10 +195,12 @@ class _Prediction:
                 work, plan=replace(plan, folder=""), model_uri=request.model_uri, model_files=self.manifest.files
             )
         files, rejected = PredictionFiles(folder, work.schema), RejectedRows(request.on_bad_row)
+        seen = SeenValues()
         before, rows = Counter[str](), 0
         try:
             for found in (tasks.run if tasks else run_here)(partial(predict_chunk, work), enumerate(reader.chunks())):
                 rejected.merge(found.rejected, before)
+                seen.merge(found.seen)
                 with found.open() as batches:
                     for batch in batches:
                         files.add(with_row_numbers(batch, reader, before))
@@ -212,7 +215,7 @@ class _Prediction:
             files.finish()
         finally:
             files.discard()
-        for note in rejected.notes():
+        for note in [*rejected.notes(), *seen.lines(plan.columns)]:
             print(f"warning: {note}", flush=True)
         model = {"uri": without_secrets(request.model_uri), "job": self.manifest.job}
         write_manifest(folder, work.schema, files, model, plan.classes, rejected.count)

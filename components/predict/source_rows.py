@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from kfp_distributed.components.predict.input_rows import InputRows
 from kfp_distributed.components.predict.joined_rows import joined_rows
+from kfp_distributed.components.predict.seen_values import seen_values
 from kfp_distributed.components.prepare_data.chunks import CHUNK_BYTES, Chunk, CountRows, FilePart, ignore_count
 from kfp_distributed.components.prepare_data.column_names import ColumnsMissing
 from kfp_distributed.components.prepare_data.folder_splits import splits_of
@@ -18,7 +19,7 @@ from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.read import kept_types, options_like
 from kfp_distributed.components.prepare_data.reading import Reject
 from kfp_distributed.components.prepare_data.source import Source
-from kfp_distributed.components.prepare_data.source_files import SourceFiles, ending
+from kfp_distributed.components.prepare_data.source_files import DELIMITED, SourceFiles, ending
 from kfp_distributed.components.prepare_data.sources import open_source
 from kfp_distributed.components.prepare_data.spelled_values import number_names, value_names
 from kfp_distributed.components.prepare_data.stored_files import SourcePath
@@ -64,11 +65,12 @@ class SourceRows:
 
     def read(self, part: FilePart, reject: Reject, count_rows: CountRows) -> Iterator[InputRows]:
         """See `RowReader`."""
-        rows = self.source.rows(part, reject, count_rows)
+        read = self.source.rows(part, reject, count_rows)
         keys = self.keys.rows(part, reject, ignore_count) if self.keys else None
-        for numbers, batch, key_batch in joined_rows(rows, keys):
+        for numbers, batch, key_batch in joined_rows(read, keys):
             found = self._usable(batch, numbers, reject)
-            yield InputRows(found[0], self._keys_of(key_batch), numbers).take(found[1])
+            rows = InputRows(found[0], self._keys_of(key_batch), numbers).take(found[1])
+            yield replace(rows, seen=seen_values(self.columns, batch))
 
     def file_names(self, part: FilePart, numbers: NDArray[np.int64]) -> list[str] | None:
         """See `RowReader`."""
@@ -191,7 +193,7 @@ def open_rows(
             image_shapes={name: shape for name, shape in like.image_shapes.items() if name in key_columns},
         )
         keys = _open(files, key_options, folders[1], codes, "none", "the key_columns")
-    is_csv = files is not None and any(ending(file) == ".csv" for file in files.files)
+    is_csv = files is not None and any(ending(file) in DELIMITED for file in files.files)
     return SourceRows(source, keys, columns, is_filled, is_csv and options.csv_format.header)
 
 

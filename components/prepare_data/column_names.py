@@ -21,7 +21,9 @@ class ColumnsMissing(ValueError):
         self.missing, self.where, self.names = missing, where, names
 
 
-def input_names(names: Sequence[str], options: Options, where: str, elsewhere: Collection[str] = ()) -> list[str]:
+def input_names(
+    names: Sequence[str], options: Options, where: str, elsewhere: Collection[str] = (), advice: str = ""
+) -> list[str]:
     """Return the columns that are inputs.
 
     Args:
@@ -29,6 +31,7 @@ def input_names(names: Sequence[str], options: Options, where: str, elsewhere: C
         options: Label and columns to drop.
         where: File that has the columns, for errors.
         elsewhere: Columns of other files, which may be in drop_columns too.
+        advice: What may help if a column is missing. Default: nothing.
 
     Raises:
         ColumnsMissing: The label, an input or a dropped column is missing.
@@ -63,6 +66,7 @@ def input_names(names: Sequence[str], options: Options, where: str, elsewhere: C
     if options.columns:
         parameters += f", columns {list(options.columns)}"
     message = f"{parameters}: {problem} in {where}; it has {list(names[:50])}"
+    message += f". {advice}" if missing and not nul and advice else ""
     raise ColumnsMissing(message, sorted(missing), where, names) if missing and not nul else ValueError(message)
 
 

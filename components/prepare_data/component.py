@@ -38,8 +38,8 @@ def prepare_data(
 
     Args:
         source: Data to split: "digits" (scikit-learn's 1,797 handwritten digits), or the path or address of a .csv,
-            .parquet, .arrow, .jsonl or .npz file, of a folder of .csv, of .parquet, of .arrow or of .jsonl files, or of
-            a folder that has a folder of images for each class. Folders may have splits of their own, such as train.csv
+            .tsv, .parquet, .arrow, .jsonl or .npz file, of a folder of files of one of the first five kinds, or of a
+            folder that has a folder of images for each class. Folders may have splits of their own, such as train.csv
             and test.csv or those of Hugging Face: each becomes its dataset. CSV and JSON Lines files may be compressed
             (.csv.gz, .jsonl.zst). Hidden files and files of operating systems are left out, with a warning. A folder's
             address must be a path or an s3:// address. Examples: "s3://data/flowers.csv", "https://example.com/flowers.parquet".
@@ -82,7 +82,7 @@ def prepare_data(
         csv_format: How CSV files are written: "separator", "decimal" ("." or ","), "encoding", "header" (whether the
             first row has the names; else the columns are column_1, column_2, ...) and "missing" (more texts that stand
             for a missing value). Example: {"separator": ";", "decimal": ",", "encoding": "latin-1", "missing": ["?"]}.
-            Default: {}, which means commas, points, UTF-8 and a header.
+            Default: {}, which means UTF-8 and a header. Separator and decimal commas are found by the first rows.
         image_size: Size to which all images are scaled, as WIDTHxHEIGHT in pixels. Example: "28x28". Default: empty,
             which means the size of the first image by name.
         like: Folder of a dataset of an earlier run, whose columns, vocabularies, classes and statistics are applied to

@@ -3,7 +3,7 @@
 import csv
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -12,15 +12,17 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 from numpy.typing import NDArray
 
-from kfp_distributed.components.prepare_data.chunks import CountRows, FilePart, ignore_count
+from kfp_distributed.components.prepare_data.chunks import CountRows, FilePart, ignore_count, whole_file
 from kfp_distributed.components.prepare_data.csv_format import (
     TO_UTF8,
     CsvFormat,
     Readable,
     blocks,
+    check_quotes,
     check_start,
     first_row_end,
-    opened_text,
+    opened_csv,
+    without_blanks,
 )
 from kfp_distributed.components.prepare_data.reading import ReadAgain, Reject, Rows, one_batch
 from kfp_distributed.components.prepare_data.spelled_values import NUMBER
@@ -53,14 +55,22 @@ _SHOWN = 40
 _MOST, _LEAST = str(2**63 - 1), str(-(2**63))
 
 
+def first_rows(file: SourcePath, csv_format: CsvFormat) -> bytes:
+    """Return the rows of the first block of a file as UTF-8. The last row may be incomplete, or has a line end."""
+    with opened_csv(file, csv_format) as stream:
+        start = stream.read(FIRST_BLOCK_BYTES)
+    is_whole = len(start) < FIRST_BLOCK_BYTES
+    return start + (b"\n" if b"\n" in start else b"\r") * is_whole if start.strip() else b""
+
+
 def csv_names(file: SourcePath, csv_format: CsvFormat) -> list[str]:
     """Return the names of the columns.
 
     Raises:
         ValueError: The file is not CSV.
     """
-    with opened_text(file, csv_format.encoding) as stream:
-        start = _header(stream, csv_format.separator)
+    with opened_csv(file, csv_format) as stream:
+        start = without_blanks(_header(stream, csv_format.separator), csv_format)
     check_start(start, csv_format)
     try:
         row = start[: first_row_end(start, csv_format.separator)].decode()
@@ -92,6 +102,7 @@ def read_csv(
     csv_format: CsvFormat,
     advice: Mapping[str, str] = MappingProxyType({}),
     count_rows: CountRows = ignore_count,
+    see_block: Callable[[bytes], None] | None = None,
 ) -> Iterator[Rows]:
     """Yield the rows. Texts that mark a missing value become null.
 
@@ -104,6 +115,7 @@ def read_csv(
         advice: What to do about texts in columns of numbers, by column, such as "and is the label: correct it".
             Default: advice for columns whose values have been guessed to be numbers.
         count_rows: Is called with the rows of each block, and of the header. Default: they are not counted.
+        see_block: Is called with the text of each block. Default: nothing is done with it.
 
     Raises:
         ValueError: The file is not CSV.
@@ -116,13 +128,18 @@ def read_csv(
     first = 1 + is_start
     count_rows(is_start)
     first_size = first_read(part.begin, FIRST_BLOCK_BYTES, BLOCK_BYTES)
-    with opened_text(part.file, csv_format.encoding, part.begin, part.end) as stream:
+    with opened_csv(part.file, csv_format, part.begin, part.end) as stream:
         for block in blocks(stream, first_size, BLOCK_BYTES, csv_format.separator):
+            block = without_blanks(block, csv_format)
             if is_start:
                 block = block.lstrip(b"\r\n")
                 block, is_start = block[first_row_end(block, csv_format.separator) :], False
             if not block.strip(b"\r\n"):
                 continue
+            if see_block:
+                see_block(block)
+            if b'"' in block:
+                check_quotes(block, csv_format.separator, first)
             parser = _Parser(block, names, types, csv_format, advice)
             try:
                 rows, numbers, count = *parser.rows(), 0
@@ -136,6 +153,8 @@ def read_csv(
 
 def csv_parts(file: SourcePath, most: int, csv_format: CsvFormat, run: RunTasks | None = None) -> list[FilePart]:
     """Return the parts of a file, of about `most` bytes each, see `text_parts`."""
+    if csv_format.has_carriage_returns:
+        return [whole_file(file)]
     return text_parts(file, FIRST_BLOCK_BYTES, BLOCK_BYTES, most, csv_format.encoding, csv_format.separator, run)
 
 

@@ -8,8 +8,8 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -56,6 +56,9 @@ class CsvFormat:
         header: Whether the first row has the names of the columns. Without it they are "column_1", "column_2", ....
         missing: More texts that stand for a missing value, such as "?". Empty texts and the usual ones, such as "NA",
             "null" and "nan", stand for one in any case.
+        given: Names of the attributes that the user has set. The others may be found by the first rows of a file.
+        has_carriage_returns: Whether carriage returns alone end the rows.
+        blanks: "skip": blanks around values are no part of them. "separate": blanks separate the columns.
     """
 
     separator: str = ","
@@ -63,6 +66,9 @@ class CsvFormat:
     encoding: str = "utf-8"
     header: bool = True
     missing: tuple[str, ...] = ()
+    given: frozenset[str] = frozenset()
+    has_carriage_returns: bool = False
+    blanks: Literal["", "skip", "separate"] = ""
 
     @property
     def null_values(self) -> list[str]:
@@ -83,7 +89,6 @@ def parse_csv_format(values: Mapping[str, Any]) -> CsvFormat:
     Raises:
         ValueError: A key or value is not allowed. The message names it and what is allowed.
     """
-    names = [field.name for field in fields(CsvFormat)]
     for key, value in values.items():
         allowed = {
             "separator": isinstance(value, str) and len(value) == 1 and value.isascii() and value not in '"\r\n',
@@ -93,11 +98,12 @@ def parse_csv_format(values: Mapping[str, Any]) -> CsvFormat:
             "missing": isinstance(value, list | tuple) and all(isinstance(text, str) for text in value),
         }
         if key not in allowed:
-            raise ValueError(f"csv_format has the key {key!r}: allowed are {', '.join(names)}")
+            raise ValueError(f"csv_format has the key {key!r}: allowed are {', '.join(_ALLOWED)}")
         if not allowed[key]:
             raise ValueError(f"csv_format: {key} is {value!r}: it must be {_ALLOWED[key]}")
-    checked: dict[str, Any] = {**values, "missing": tuple(values.get("missing", ()))}
-    csv_format = CsvFormat(**checked)
+    usual = {"separator": ";"} if values.get("decimal") == "," else {}
+    checked: dict[str, Any] = {**usual, **values, "missing": tuple(values.get("missing", ()))}
+    csv_format = CsvFormat(**checked, given=frozenset(values))
     if csv_format.separator == csv_format.decimal:
         raise ValueError(f"csv_format: separator and decimal are both {csv_format.decimal!r}: name two characters")
     return csv_format
@@ -211,6 +217,24 @@ def opened_text(file: SourcePath, encoding: str, begin: int = 0, end: int | None
         yield _Utf8(io.TextIOWrapper(stream, encoding, newline=""))  # type: ignore[arg-type]
 
 
+@contextmanager
+def opened_csv(file: SourcePath, csv_format: CsvFormat, begin: int = 0, end: int | None = None) -> Iterator[Readable]:
+    """Open a CSV file as UTF-8 whose rows end with line feeds, see `opened_text`."""
+    with opened_text(file, csv_format.encoding, begin, end) as stream:
+        yield _WithLineFeeds(stream) if csv_format.has_carriage_returns else stream
+
+
+class _WithLineFeeds:
+    """Reads a text whose rows end with carriage returns alone."""
+
+    def __init__(self, stream: Readable) -> None:
+        self._stream = stream
+
+    def read(self, size: int) -> bytes:
+        """Return about `size` bytes; none at the end."""
+        return self._stream.read(size).replace(b"\r", b"\n")
+
+
 class _Bounded:
     """Reads a number of bytes of a stream."""
 
@@ -255,6 +279,17 @@ class _WithoutMark:
         return data
 
 
+def without_blanks(rows: bytes, csv_format: CsvFormat) -> bytes:
+    """Return rows without the blanks around their values, as the format says. Those within quotes stay."""
+    if csv_format.blanks == "skip":
+        separator = re.escape(csv_format.separator.encode())
+        return re.sub(rb'("[^"]*")| *(' + separator + rb"|\r?\n) *", rb"\1\2", rows).strip(b" ")
+    if csv_format.blanks == "separate":
+        rows = re.sub(rb"(?m)^[ \t]+|[ \t]+(?=\r?$)", b"", rows)
+        return re.sub(rb'("[^"]*")|[ \t]+', lambda found: found[1] or b"\t", rows)
+    return rows
+
+
 def blocks(stream: Readable, first_size: int, size: int, separator: str = ",") -> Iterator[bytes]:
     """Yield the rows of a text in blocks of about `size` bytes, the first of about `first_size`, each of whole rows.
 
@@ -294,6 +329,33 @@ def first_row_end(data: bytes, separator: str = ",") -> int:
     while end and (before := int(np.searchsorted(quotes, end))) % 2:
         end = data.find(b"\n", int(quotes[before])) + 1 if before < len(quotes) else 0
     return end or len(data)
+
+
+def check_quotes(data: bytes, separator: str, first: int) -> None:
+    """Check that no quote swallows rows because it is not closed.
+
+    Args:
+        data: Whole rows.
+        separator: Character between the columns.
+        first: Number of the first row.
+
+    Raises:
+        ValueError: A value of several lines ends with a quote that no separator and no line end follows, or does not
+            end. How many rows it has taken is not known.
+    """
+    text = data.rstrip(b"\r\n")
+    quotes, line_ends = _quotes(text, separator), np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
+    opens, closes = quotes[0::2], quotes[1::2]
+    # A quote that opens right after one that closes is doubled: the value goes on.
+    begins = np.flatnonzero(np.concatenate([[True], opens[1:] != closes[: len(opens) - 1] + 1])[: len(opens)])
+    ends = np.append(closes, len(text))[np.append(begins[1:], len(opens)) - 1]
+    has_lines = np.searchsorted(line_ends, ends) > np.searchsorted(line_ends, opens[begins])
+    for begin, end in zip(opens[begins][has_lines].tolist(), ends[has_lines].tolist(), strict=True):
+        if end == len(text) or text[end + 1 : end + 2] not in (b"", b"\r", b"\n", separator.encode()):
+            ends_of_rows = line_ends[np.searchsorted(quotes, line_ends) % 2 == 0]
+            row = first + int(np.searchsorted(ends_of_rows, begin))
+            shown = text[begin : begin + 40].decode(errors="replace")
+            raise ValueError(f"row {row} has a value of several lines, {shown!r}, whose quote is not closed: close it")
 
 
 def _quotes(data: bytes, separator: str) -> NDArray[np.int64]:

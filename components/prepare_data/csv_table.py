@@ -1,6 +1,9 @@
 """CSV files as a table: the values decide how each column is read."""
 
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,16 +20,20 @@ from kfp_distributed.components.prepare_data.column_kinds import (
     lines_about_dates,
     survey_texts,
 )
+from kfp_distributed.components.prepare_data.csv_detection import check_header, detect_format
 from kfp_distributed.components.prepare_data.csv_files import (
     DIGITS,
     KEPT_DIGITS,
     csv_names,
     csv_parts,
+    first_rows,
     numbers_are_integers,
     read_csv,
 )
+from kfp_distributed.components.prepare_data.csv_format import CsvFormat
 from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.reading import Reject, Rows, ignore, readable
+from kfp_distributed.components.prepare_data.reading import Reject, Rows, ignore, readable, reading
+from kfp_distributed.components.prepare_data.source_files import ending
 from kfp_distributed.components.prepare_data.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.table_format import Chosen
 from kfp_distributed.components.prepare_data.times import time_type
@@ -41,15 +48,25 @@ _DECIMAL_COMMA = r"^(\s*[-+]?\d*),(\d*(?:[eE][-+]?\d+)?\s*)$"
 class CsvTable:
     """CSV files, see `TableFormat`.
 
+    The first file with rows shows how all are written, where the options do not say it.
+
     Args:
         options: How the files are written, and the kinds of columns.
+        files: The files.
+
+    Raises:
+        ValueError: A file cannot be read, or its first row looks like data.
     """
 
     may_lack_columns = False
     index_type = pa.string()
 
-    def __init__(self, options: Options) -> None:
-        self._options, self._format = options, options.csv_format
+    def __init__(self, options: Options, files: Sequence[SourcePath]) -> None:
+        self._options = options
+        self._format, self._notes = _detected(files, options)
+        self._missing_texts: set[str] = set()
+        is_open = self._format.header and "header" not in self._format.given
+        self.names_advice = 'If the file has no header, set csv_format to {"header": false}' if is_open else ""
 
     def names(self, file: SourcePath) -> list[str]:
         """Return the names of the columns."""
@@ -70,8 +87,18 @@ class CsvTable:
         """Yield the rows, see `read_csv`. Numbers in labels, groups and categories have a decimal point."""
         values = [name for name, kind in types.items() if kind == _VALUES]
         types = {**types, **dict.fromkeys(values, pa.string())}
-        for rows, numbers in read_csv(part, types, reject, self._format, self._advice(), count_rows):
+        for rows, numbers in read_csv(part, types, reject, self._format, self._advice(), count_rows, self._see):
             yield Rows(self._with_points(rows, values), numbers)
+
+    def _see(self, block: bytes) -> None:
+        """Note which texts for missing values occur."""
+        edge = rf"(?:^|$|{re.escape(self._format.separator)})"
+        for text in {*self._format.missing} - self._missing_texts:
+            value = text.encode()
+            if value in block and re.search(
+                rf'{edge}"?'.encode() + re.escape(value) + rf'"?\r?{edge}'.encode(), block, re.M
+            ):
+                self._missing_texts.add(text)
 
     def _advice(self) -> dict[str, str]:
         """Return what to do about texts in the columns of numbers that have not been guessed to be such."""
@@ -138,19 +165,45 @@ class CsvTable:
         if task == "regression":
             read_types[options.label_column] = pa.float64()
         dates = [name for name in guessed if name in inputs and found[name] == "date" and task != "none"]
-        notes = [*lines_about_codes(codes), *lines_about_dates(dates)]
+        notes = [*self._notes, *lines_about_codes(codes), *lines_about_dates(dates)]
         return Chosen(tuple(columns), types, read_types, notes, time_type([read_types[time]] if time else []))
 
     def late_notes(self, names: Mapping[str, Sequence[str]], first: str) -> list[str]:
-        """Return no lines: the header has all columns."""
-        return []
+        """Return a line about the texts for missing values that no value is."""
+        unused = [text for text in self._format.missing if text not in self._missing_texts]
+        if not unused:
+            return []
+        texts = json.dumps(unused, ensure_ascii=False)
+        return [f'csv_format: no value of {first} and the other files is one of "missing": {texts}: correct them']
 
-    def take_late(self) -> None:
-        """Return nothing."""
+    def take_late(self) -> set[str]:
+        """Return the texts for missing values that occur, and forget them."""
+        found, self._missing_texts = self._missing_texts, set()
+        return found
 
-    def add_late(self, found: None) -> None:
-        """Add nothing."""
+    def add_late(self, found: set[str]) -> None:
+        """Add texts for missing values that occur."""
+        self._missing_texts |= found
 
     def expected_bytes(self, file: SourcePath) -> int:
         """Return the approximate size of a file's rows in the shards."""
         return file.stat().st_size  # Most numbers take 4 characters or more, and 4 bytes in the shards.
+
+
+def _detected(files: Sequence[SourcePath], options: Options) -> tuple[CsvFormat, list[str]]:
+    """Return how the files are written, by the first one that is not empty, and lines for the log."""
+    given = options.csv_format
+    for file in files:
+        with reading(file.name):
+            start = first_rows(file, given)
+            if not start:
+                continue
+            found, lines = detect_format(start, given, may_be_blanks=ending(file) != ".csv")
+            # The columns of the first source or of a model are known by their names.
+            if given.header and "header" not in given.given and not options.inputs:
+                as_data = read_csv(whole_file(file), {}, ignore, replace(found, header=False))
+                for rows, _ in as_data:
+                    check_header(rows)
+                    break
+            return found, [f"{file.name}: {line}" for line in lines]
+    return given, []

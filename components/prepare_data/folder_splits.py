@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from kfp_distributed.components.prepare_data.huggingface_folders import dictionary_splits, saved_dataset
 from kfp_distributed.components.prepare_data.left_out import LeftOut, first_names
 from kfp_distributed.components.prepare_data.source_files import (
+    DELIMITED,
     JSON_LINES,
     TABLES,
     SourceFiles,
@@ -143,7 +144,7 @@ def _data_folder(root: SourceFiles) -> SourceFiles:
 def _by_name(listing: SourceFiles) -> dict[str, SourceFiles] | None:
     """Return the files by split; None if their names do not tell it."""
     tables = [file for file in listing.files if not file.is_dir() and ending(file) in TABLES]
-    data = tables or [file for file in listing.files if not file.is_dir() and ending(file) in JSON_LINES]
+    data = tables or [file for file in listing.files if not file.is_dir() and ending(file) in JSON_LINES | DELIMITED]
     found = {split for file in data if (split := _split_of(file.name)) is not None}
     is_below = any(len(below(file, listing.path).parts) > 1 for file in data)
     if "" not in found or (len(found) == 1 and not is_below):

@@ -41,6 +41,7 @@ class JsonTable:
 
     may_lack_columns = True
     index_type = pa.float64()
+    names_advice = ""
 
     def __init__(self, options: Options) -> None:
         self._options = options

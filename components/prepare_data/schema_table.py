@@ -44,6 +44,7 @@ class SchemaTable(ABC):
 
     may_lack_columns = False
     index_type = pa.string()
+    names_advice = ""
 
     def __init__(self, options: Options) -> None:
         self._options = options

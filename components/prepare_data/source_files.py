@@ -9,7 +9,9 @@ from kfp_distributed.components.prepare_data.left_out import LeftOut, reason_to_
 from kfp_distributed.components.prepare_data.stored_files import SourcePath, StoredPath
 from kfp_distributed.storage.uri import join_uri
 
-TABLES = {".csv", ".parquet", ".arrow", ".npz"}
+DELIMITED = {".csv", ".tsv", ".data", ".txt"}
+"""Texts of rows. Beside images and other tables, .data and .txt may be anything."""
+TABLES = {".csv", ".tsv", ".parquet", ".arrow", ".npz"}
 JSON_LINES = {".jsonl", ".ndjson", ".json"}
 _COMPRESSED = {".gz", ".zst"}
 

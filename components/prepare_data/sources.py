@@ -31,6 +31,7 @@ from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.reading import Reject, Rows, numbered, reading
 from kfp_distributed.components.prepare_data.source import Source
 from kfp_distributed.components.prepare_data.source_files import (
+    DELIMITED,
     JSON_LINES,
     TABLES,
     SourceFiles,
@@ -85,7 +86,7 @@ def open_source(
     listing = splits_of(source)[""] if not isinstance(source, SourceFiles) else source
     path, files, left_out = listing.path, listing.files, [*listing.left_out]
     types = {"folders" if file.is_dir() else ending(file) or "no ending" for file in files}
-    if table := _table_format(types, options):
+    if table := _table_format(types, options, files):
         opened = table_source(files, table, options, codes, task)
         if options.image_size and not any(column.shape for column in opened.columns):
             size = "x".join(map(str, options.image_size))
@@ -99,8 +100,9 @@ def open_source(
         if not images or not TABLES.isdisjoint(types | {image.suffix.lower() for image in images}):
             ignored = (entry for entry in left_out if entry.reason != "no class")
             raise ValueError(
-                f"source {path.name} has {', '.join(sorted(types)) or 'no files'}: it must be .csv, .parquet, .arrow "
-                "or .jsonl files (all of one kind, in one folder), one .npz file, or a folder with a folder of images "
+                f"source {path.name} has {', '.join(sorted(types)) or 'no files'}: it must be .csv, .tsv, .parquet, "
+                ".arrow or .jsonl files (all of one kind, in one folder), one .npz file, or a folder with a folder of "
+                "images "
                 "for " + "; ".join(["each class", *lines_about_files(ignored)])
             )
         labels = np.array([image.parent.name for image in images])
@@ -118,10 +120,10 @@ def open_source(
     return replace(opened, notes=(*lines_about_files(left_out), *opened.notes))
 
 
-def _table_format(endings: set[str], options: Options) -> TableFormat | None:
+def _table_format(endings: set[str], options: Options, files: Sequence[SourcePath]) -> TableFormat | None:
     """Return the format of files with these endings; None if they are no tables of one format."""
-    if endings == {".csv"}:
-        return CsvTable(options)
+    if len(endings) == 1 and endings <= DELIMITED:
+        return CsvTable(options, files)
     if endings == {".parquet"}:
         return ParquetTable(options)
     if endings == {".arrow"}:

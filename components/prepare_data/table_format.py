@@ -37,10 +37,12 @@ class TableFormat(Protocol):
     Attributes:
         may_lack_columns: Whether the rows of a file may lack columns, whose values are then missing.
         index_type: Type in which a column of row numbers is read.
+        names_advice: What may help if a column is missing; "" for nothing.
     """
 
     may_lack_columns: bool
     index_type: pa.DataType
+    names_advice: str
 
     def names(self, file: SourcePath) -> list[str]:
         """Return the names of a file's columns.

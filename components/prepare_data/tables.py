@@ -37,7 +37,8 @@ def table_source(
     """
     first = _first_with_rows(files, table, options)
     names = _names(files, table)
-    inputs = input_names(names[first], options, first, {name for others in names.values() for name in others})
+    everywhere = {name for present in names.values() for name in present}
+    inputs = input_names(names[first], options, first, everywhere, table.names_advice)
     others = [name for name in (options.label_column, options.group_column, options.time_column) if name]
     for file_name, present in names.items():
         with reading(file_name):

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 from kfp_distributed.components.prepare_data.csv_format import compression_of, opened_bytes
 from kfp_distributed.components.prepare_data.npz_file import seekable
-from kfp_distributed.components.prepare_data.source_files import JSON_LINES, ending
+from kfp_distributed.components.prepare_data.source_files import DELIMITED, JSON_LINES, ending
 from kfp_distributed.components.prepare_data.stored_files import SourcePath, StoredPath
 
 _BLOCK_BYTES = 1 << 20
-_TEXTS = JSON_LINES | {".csv"}
+_TEXTS = JSON_LINES | DELIMITED
 
 
 def _files(path: SourcePath) -> Iterator[SourcePath]:

@@ -126,6 +126,27 @@ def test_an_unknown_category_reaches_the_model_as_a_text(tmp_path, predicted):
     ]
 
 
+def test_what_the_model_has_not_seen_is_counted(tmp_path, prepared, model_of, predicted, monkeypatch, capsys):
+    rows = [f"{'Ulm' if number % 2 else 'Bonn'},{number % 7},{number},{'ab'[number % 2]}" for number in range(40)]
+    source = tmp_path / "rows.csv"
+    source.write_text("town,x,y,label\n" + "\n".join(rows) + "\n")
+    model = model_of(prepared(source))
+    capsys.readouterr()
+    predicted(model=model, source=str(source))
+    assert "warning" not in capsys.readouterr().out
+    new = tmp_path / "new.csv"
+    new.write_text("town,x,y\n" + "Rome,,1\nUlm,,2\n,,\nOslo,,4\n" * 100)
+    for chunk_bytes in (2**20, 400):
+        monkeypatch.setattr("kfp_distributed.components.predict.source_rows.CHUNK_BYTES", chunk_bytes)
+        predicted(model=model, source=str(new))
+        assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")] == [
+            "warning: column 'town' has values in 200 of 400 rows that no training row has, such as 'Rome', 'Oslo': "
+            "the model has learned nothing about them",
+            "warning: column 'x' has no value in any of 400 rows: the model answers as for missing values. Write the "
+            "column as in the training data",
+        ]
+
+
 def town_model():
     """A model that knows the towns Ulm and 007, of which no dataset has told it, and what a gap is."""
     node = helper.make_node(

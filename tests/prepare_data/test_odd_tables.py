@@ -125,16 +125,9 @@ def test_the_end_of_rows_with_stray_quotes(text, end):
     assert first_row_end(b'5" a,"b\nc"\nd\n') == 11
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("x,label\r" + lines(((i, "ab"[i % 2]) for i in ROWS), "\r"), "its header is no row of CSV .*end each row by"),
-        ('"x,label\n' + "1,a\n" * 50_000, "its header is no row of CSV .*close each quote"),
-    ],
-)
-def test_a_header_that_is_no_row_is_refused(file, prepared, text, message):
-    with pytest.raises(ValueError, match=message):
-        prepared(file("data.csv", text))
+def test_a_header_that_is_no_row_is_refused(file, prepared):
+    with pytest.raises(ValueError, match=r"its header is no row of CSV .*close each quote"):
+        prepared(file("data.csv", '"x,label\n' + "1,a\n" * 50_000))
 
 
 def test_many_short_rows_at_the_beginning_are_skipped(file, prepared):

@@ -138,7 +138,7 @@ def test_a_csv_file_without_a_header(file, run):
         ({"encoding": "utf-88"}, "encoding is 'utf-88': it must be one that Python knows"),
         ({"header": "no"}, "header is 'no': it must be true or false"),
         ({"missing": "?"}, "missing is '\\?': it must be a list of texts"),
-        ({"decimal": ","}, "separator and decimal are both ','"),
+        ({"separator": ",", "decimal": ","}, "separator and decimal are both ','"),
     ],
 )
 def test_a_wrong_format_is_refused(values, message):

@@ -235,7 +235,7 @@ def test_tables_in_subfolders_are_refused(file, tmp_path):
         open_source(folder, LABELLED, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["data.xls", "folder/notes.txt"])
+@pytest.mark.parametrize("name", ["data.xls", "folder/notes.md"])
 def test_unsupported_files_are_refused_with_the_supported_formats(file, name, tmp_path):
     path = file(name, "x")
     with pytest.raises(ValueError, match=r"\.csv|CSV"):

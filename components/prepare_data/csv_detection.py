@@ -1,0 +1,120 @@
+"""Finds by the first rows of a CSV file how it is written, where csv_format does not say it (pure)."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kfp_distributed.components.prepare_data.csv_format import CsvFormat
+from kfp_distributed.components.prepare_data.spelled_values import NUMBER, number_names
+
+_SEPARATORS = ";\t|,"
+# So many lines tell the separator.
+_LINES = 100
+# Names of so many columns that are increasing numbers, such as years, are no row: by chance, one of 720 rows is.
+_INCREASING = 6
+_SHOWN = 5
+
+
+def detect_format(start: bytes, csv_format: CsvFormat, *, may_be_blanks: bool) -> tuple[CsvFormat, list[str]]:
+    """Return how a file is written, and a line for each thing that csv_format has not said.
+
+    Args:
+        start: The beginning of the text in UTF-8, without a byte order mark.
+        csv_format: What the user says.
+        may_be_blanks: Whether blanks may separate the columns. A CSV file of one column may have texts with blanks.
+    """
+    lines: list[str] = []
+    if b"\n" not in start and b"\r" in start.rstrip(b"\r"):
+        csv_format, start = replace(csv_format, has_carriage_returns=True), start.replace(b"\r", b"\n")
+    # The last line may be incomplete.
+    rows = [row for row in start[: start.rfind(b"\n") + 1 or None].splitlines() if row.strip()]
+    if "separator" not in csv_format.given and rows:
+        found = _separator(rows[:_LINES], csv_format.separator, may_be_blanks=may_be_blanks)
+        if found == " ":
+            csv_format, start = replace(csv_format, separator="\t", blanks="separate"), b""
+            lines.append("the columns are separated by blanks")
+        elif found != csv_format.separator:
+            csv_format = replace(csv_format, separator=found)
+            lines.append(f"the columns are separated by {found!r}, as its first rows show")
+    has_commas = re.search(rb"\d,\d", start) and not re.search(rb"\d\.\d", start)
+    if csv_format.separator == ";" and has_commas and "decimal" not in csv_format.given:
+        csv_format = replace(csv_format, decimal=",")
+        lines.append("numbers have decimal commas, as its first rows show")
+    separator, values = re.escape(csv_format.separator.encode()), b"\n".join(rows[1:])
+    other = separator + rb"(?! |\r?$|" + separator + b")"
+    if re.search(separator + b" ", values) and not re.search(other, values, re.M):
+        csv_format = replace(csv_format, blanks="skip")
+        lines.append("blanks around values are left out, because one follows each separator")
+    return csv_format, lines
+
+
+def _separator(rows: Sequence[bytes], usual: str, *, may_be_blanks: bool) -> str:
+    """Return the character between the columns; a blank stands for any number of blanks."""
+    plain = [re.sub(rb'"[^"]*"', b'""', row) for row in rows]
+    for separator in _SEPARATORS:
+        counts = {row.count(separator.encode()) for row in plain}
+        if len(counts) == 1 and counts != {0}:
+            return separator
+    columns = {len(row.split()) for row in plain}
+    if may_be_blanks and len(columns) == 1 and columns != {1} and len(plain) > 1:
+        return " "
+    # Rows that do not fit are no reason to take another separator than that of the header.
+    found = re.match(rb"[^,;\t|]*([,;\t|])", plain[0])
+    return found[1].decode() if found and usual.encode() not in plain[0] else usual
+
+
+def check_header(rows: pa.RecordBatch) -> None:
+    """Check that the first row of a file has names.
+
+    It looks like data if it has numbers in columns of numbers or values that occur again below, and no column says
+    otherwise: by a text above numbers, by a text above few values that occur again and again, or by numbers that
+    increase like years.
+
+    Args:
+        rows: The first rows as texts, the first of which may be a header.
+
+    Raises:
+        ValueError: The first row looks like data.
+    """
+    numbers: list[float] = []
+    again = False
+    for column in rows.columns:
+        values = column[1:].drop_null()
+        if not column[0].is_valid or not len(values):
+            continue
+        name, values = (number_names(texts, of_any_form=True) for texts in (column[:1], values))
+        is_number, are_numbers = (_are_numbers(texts) for texts in (name, values))
+        different = values.unique()
+        occurs = bool(pc.is_in(name, different)[0].as_py())
+        if not occurs and (are_numbers if not is_number else False):
+            return
+        if not occurs and not are_numbers and 2 * len(different) <= len(values):
+            return
+        again = again or occurs
+        if is_number and are_numbers:
+            numbers.append(float(name[0].as_py()))
+    if not (again or numbers) or _is_sequence(numbers):
+        return
+    cells = [column[0].as_py() for column in rows.columns[:_SHOWN]]
+    shown = json.dumps(cells, ensure_ascii=False)[1:-1] + ", …" * (rows.num_columns > _SHOWN)
+    raise ValueError(
+        f"its first row looks like data and not like the names of columns: {shown}. If it is data, set csv_format to "
+        '{"header": false}: the columns are then column_1, column_2, … (also for label_column). If it has the names, '
+        'set csv_format to {"header": true}'
+    )
+
+
+def _are_numbers(texts: pa.StringArray) -> bool:
+    return bool(pc.all(pc.match_substring_regex(texts, rf"^\s*{NUMBER}\s*$")).as_py())
+
+
+def _is_sequence(numbers: Sequence[float]) -> bool:
+    """Return whether numbers increase or decrease by equal steps, or there are many that increase."""
+    steps = [after - before for before, after in pairwise(numbers)]
+    are_equal = len(steps) > 1 and steps[0] != 0 and all(abs(step - steps[0]) < 1e-9 * abs(steps[0]) for step in steps)
+    return are_equal or (len(numbers) >= _INCREASING and min(steps) > 0)

@@ -1,0 +1,182 @@
+"""How a CSV file is written is found by its first rows, where csv_format does not say it."""
+
+import re
+
+import pyarrow as pa
+import pytest
+
+from kfp_distributed.components.prepare_data.csv_detection import check_header, detect_format
+from kfp_distributed.components.prepare_data.csv_format import CsvFormat, check_quotes, parse_csv_format, without_blanks
+from kfp_distributed.storage.dataset import read_batches
+
+pytestmark = pytest.mark.takes(3)
+
+ALL_FOR_TRAINING = {"validation_fraction": 0, "test_fraction": 0, "shards": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "found"),
+    [
+        ("a,b\n1,2\n", {}, {}),
+        ("a;b\n1;2\n", {}, {"separator": ";"}),
+        ("a;b\n1,5;2\n", {}, {"separator": ";", "decimal": ","}),
+        ("1,5;2,5\n1,5;2,5\n", {}, {"separator": ";", "decimal": ","}),
+        ("a;b\n1.5;2,5\n", {}, {"separator": ";"}),
+        ("a;b\n1,5;2\n", {"decimal": "."}, {"separator": ";"}),
+        ("a;b\n1,5;2\n", {"decimal": ","}, {}),
+        ("a\tb\n1\tx y\n", {}, {"separator": "\t"}),
+        ('a|b\n1|"x|y"\n', {}, {"separator": "|"}),
+        ("a,b\n1;2\n", {}, {}),
+        ("a;b\n1;2\n", {"separator": ","}, {}),
+        ("a b\n1 2\n", {}, {}),
+        ("a, b\n1, 2\n3,\n", {}, {"blanks": "skip"}),
+        ("a,b\n1, 2\n3, 4\n", {}, {"blanks": "skip"}),
+        ("a,b\n1, 2\n3,4\n", {}, {}),
+        ('a,b\n1, "x,y"\n', {}, {}),
+        ("a,b\r1,2\r", {}, {"has_carriage_returns": True}),
+        ("a,b\r\n1,2\r\n", {}, {}),
+        ("", {}, {}),
+        ("a", {}, {}),
+    ],
+)
+def test_the_format_of_the_first_rows(text, options, found):
+    given = parse_csv_format(options)
+    csv_format, lines = detect_format(text.encode(), given, may_be_blanks=False)
+    expected = {**{key: getattr(given, key) for key in ("separator", "decimal")}, **found}
+    assert {key: getattr(csv_format, key) for key in expected} == expected
+    assert bool(lines) == bool({*found} - {"has_carriage_returns"})
+
+
+@pytest.mark.parametrize("text", [" 1.5   2\t3\n  4  5 6 \n", "1 2 3\n4 5 6\n"])
+def test_blanks_separate_the_columns_of_other_files(text):
+    csv_format, _ = detect_format(text.encode(), CsvFormat(), may_be_blanks=True)
+    assert (csv_format.separator, csv_format.blanks) == ("\t", "separate")
+    assert without_blanks(text.encode(), csv_format).rstrip() in (b"1.5\t2\t3\n4\t5\t6", b"1\t2\t3\n4\t5\t6")
+
+
+def test_blanks_within_quotes_stay():
+    rows = b' 1 ,  x y , " z, ""q"" ",\r\n 2,,\n'
+    assert without_blanks(rows, CsvFormat(blanks="skip")) == b'1,x y," z, ""q"" ",\r\n2,,\n'
+    assert without_blanks(b' 1  "x  y"\n2 z\n', CsvFormat(blanks="separate")) == b'1\t"x  y"\n2\tz\n'
+
+
+def columns(*rows):
+    return pa.record_batch({f"column_{i}": pa.array(values) for i, values in enumerate(zip(*rows, strict=True))})
+
+
+PEOPLE = [
+    ("39", "State-gov", "<=50K"),
+    ("50", "Private", ">50K"),
+    ("38", "Private", "<=50K"),
+    ("39", "State-gov", ">50K"),
+]
+NUMBERS = [("14.23", "1.71", "1"), ("13.2", "1.78", "1"), ("13.16", "2.36", "2")]
+YEARS = [("Ulm", "1.5", "2", "3"), ("Bonn", "4", "5", "6"), ("Berlin", "7", "8", "9")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_data"),
+    [
+        (PEOPLE, True),
+        (NUMBERS, True),
+        ([("p", "x"), ("e", "x"), ("p", "y"), ("p", "x")], True),
+        ([("5.0", "a"), ("5", "b"), ("6", "a")], True),
+        ([("age", "sector", "pay"), *PEOPLE], False),
+        ([("39", "sector", "pay"), *PEOPLE], False),
+        ([("town", "1990", "1991", "1992"), *YEARS], False),
+        ([("town", "400", "402.5", "405"), *YEARS], False),
+        ([("0", "1", "2"), *NUMBERS], False),
+        ([("1", "2", "4", "8", "9", "12"), *[("5", "5", "5", "5", "5", "5")] * 3], False),
+        ([("name", "note"), ("Ann", "hello"), ("Bob", "bye")], False),
+        ([("", "x"), ("0", "1"), ("1", "2")], False),
+        ([(None, "3"), (None, "4")], True),
+        ([("1", "2")], False),
+    ],
+)
+def test_a_first_row_that_looks_like_data_is_refused(rows, is_data):
+    batch = columns(*rows)
+    if not is_data:
+        check_header(batch)
+        return
+    with pytest.raises(ValueError, match=re.escape('set csv_format to {"header": false}')):
+        check_header(batch)
+
+
+def test_a_file_without_a_header_loses_no_row(file, run):
+    source = file("adult.csv", "39, State-gov, <=50K\n50, Private, >50K\n38, Private, <=50K\n" * 10)
+    with pytest.raises(ValueError, match=re.escape("adult.csv cannot be read: its first row looks like data and not")):
+        run(source, label_column="<=50K")
+    for header, rows in ((False, 30), (True, 29)):
+        label = "<=50K" if header else "column_3"
+        options = {"csv_format": parse_csv_format({"header": header}), "label_column": label}
+        train = run(source, **options, **ALL_FOR_TRAINING)["train"]
+        assert (train.rows, train.label.classes) == (rows, ("<=50K", ">50K"))
+
+
+def test_a_missing_label_may_be_a_missing_header(file, run):
+    with pytest.raises(ValueError, match=re.escape('If the file has no header, set csv_format to {"header": false}')):
+        run(file("data.csv", "x,y\n1,a\n2,b\n"))
+    with pytest.raises(ValueError, match="there is no column 'label'") as error:
+        run(file("data.csv", "x,y\n1,a\n2,b\n"), csv_format=parse_csv_format({"header": True}))
+    assert "header" not in str(error.value)
+
+
+SAME = [("x", "town", "label"), *[("1.5", "Ulm", "a"), ("2", "New York", "b"), ("2", "?", "b")] * 10]
+
+
+def text_of(separator, end="\n"):
+    return end.join(separator.join(row) for row in SAME)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("data.tsv", text_of("\t")),
+        ("data.data", text_of(", ")),
+        ("data.txt", text_of(";").replace("1.5", "1,5")),
+        ("data.csv", text_of(",", "\r")),
+        ("data.csv", text_of(" ,  ", "\r\n")),
+        ("data.txt", "\n".join("   ".join(row).replace("New York", '"New York"') for row in SAME)),
+    ],
+)
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_the_same_rows_in_another_format(file, run, tmp_path, capsys, name, text, in_parts, request):
+    if in_parts:
+        request.getfixturevalue("small")
+    options = {"csv_format": parse_csv_format({"missing": ["?"]}), **ALL_FOR_TRAINING}
+    sources = [file("0/data.csv", text_of(",")), file(f"1/{name}", text)]
+    manifests = [run(source, f"out-{number}", **options)["train"] for number, source in enumerate(sources)]
+    assert manifests[0].columns == manifests[1].columns
+    assert manifests[0].columns[1].vocabulary == ("New York", "Ulm")
+    rows = [
+        [inputs.tolist() for inputs, _ in read_batches(tmp_path / f"out-{i}" / "train", manifests[i])] for i in (0, 1)
+    ]
+    assert sorted(rows[0][0], key=str) == sorted(rows[1][0], key=str)
+    assert "csv_format" not in capsys.readouterr().out
+
+
+def test_a_missing_text_that_no_value_is_is_named(file, run, tmp_path, capsys):
+    text = 'x,town,label\n1, ?,a\n-,"n.a.",b\n' * 1 + "2,Ulm,a\n3,Ulm,b\n" * 10
+    run(file("data.csv", text), csv_format=parse_csv_format({"missing": ["?", "-", "n.a.", "n"]}))
+    line = 'csv_format: no value of data.csv and the other files is one of "missing": ["?", "n"]'
+    assert line in capsys.readouterr().out
+    assert line.replace('"', "&quot;") in (tmp_path / "out" / "overview.html").read_text().replace("&#34;", "&quot;")
+
+
+@pytest.mark.parametrize("policy", ["refuse", "skip"])
+@pytest.mark.parametrize(
+    ("rows", "row"),
+    [
+        ('1,"two\n' + "3,x\n" * 30 + '4,"four"\n' + "5,x\n" * 9, 2),
+        ("1,x\n\n" + '1,"two ""quoted""\n' + "3,x\n" * 30, 3),
+        ('"1\n2",x\n"3\n' + "3,x\n" * 30 + '4,""\n', 3),
+    ],
+)
+def test_rows_that_an_open_quote_takes_are_no_single_row(file, run, policy, rows, row):
+    with pytest.raises(ValueError, match=rf"row {row} has a value of several lines, .*, whose quote is not closed"):
+        run(file("data.csv", "x,label\n" + rows), on_bad_row=policy)
+
+
+@pytest.mark.parametrize("text", ['1,"a\nb"\n', '1,"a ""b""\nc"\r\n2,x', '5" nail,6\n7,"8"\n', '"a\nb",1', '1,"two'])
+def test_closed_quotes_and_those_of_one_line_are_fine(text):
+    check_quotes(text.encode(), ",", 1)
