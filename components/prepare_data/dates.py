@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import lru_cache
 
 import numpy as np
@@ -100,8 +100,10 @@ def form_of(kind: str) -> str:
 
 def iso_text(text: str, form: str) -> str:
     """Return the day of a date as an ISO date; "" if the text is no date of the form."""
-    number = _microseconds(text.strip(), form)
-    return "" if number is None else f"{(_EPOCH + timedelta(microseconds=number)).date()}"
+    try:
+        return _time(text.strip(), form).date().isoformat()
+    except ValueError:
+        return ""
 
 
 def microseconds(values: pa.Array, form: str = ISO) -> tuple[pa.Int64Array, NDArray[np.intp]]:
