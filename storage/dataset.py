@@ -55,7 +55,8 @@ class Column:
         std: Standard deviation of the same values, in the form of `mean`. 1 where all values are equal.
         fill: Number that stands for a missing one: the median of the training split. The shards have it in the place
             of each gap. None if gaps stay, as NaN.
-        source_type: "date" for a number that counts the days from 1970-01-01 to a date or time in UTC, else "".
+        source_type: "date" for a number that counts the days from 1970-01-01 to a date or time in UTC. Where the source
+            has texts that are no ISO dates, with their format for strptime, such as "date %d/%m/%Y". Else "".
     """
 
     name: str
@@ -66,7 +67,12 @@ class Column:
     mean: float | tuple[float, ...] = 0.0
     std: float | tuple[float, ...] = 1.0
     fill: float | None = None
-    source_type: Literal["", "date"] = ""
+    source_type: str = ""
+
+    @property
+    def is_date(self) -> bool:
+        """Whether the numbers are days of dates."""
+        return self.source_type.startswith("date")
 
     def __post_init__(self) -> None:
         is_tensor, sizes = self.kind == "tensor", self.shape

@@ -93,9 +93,7 @@ def empty_scan(
         is_start: Whether no rows come before. Default: true.
     """
     counts = {
-        column.name: ColumnCounts(
-            column.kind, is_date=column.source_type == "date", is_declared=column.name in options.columns
-        )
+        column.name: ColumnCounts(column.kind, is_date=column.is_date, is_declared=column.name in options.columns)
         for column in source.columns
     }
     label = LabelCounts(source.label, source.task, is_task_open=options.task is None, is_start=is_start)

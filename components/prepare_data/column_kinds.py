@@ -9,7 +9,6 @@ import pyarrow.compute as pc
 
 from kfp_distributed.components.prepare_data.csv_files import DIGITS
 from kfp_distributed.components.prepare_data.data_warnings import bounded
-from kfp_distributed.components.prepare_data.dates import are_dates
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind
 from kfp_distributed.components.prepare_data.spelled_values import NUMBER
 from kfp_distributed.storage.dataset import Column
@@ -77,7 +76,7 @@ def declared_column(name: str, kind: DeclaredKind) -> Column:
         return Column(name, "kept", str(KEPT_TYPES[kind]))
     if kind == "category":
         return Column(name, "category", "int32")
-    return Column(name, "number", "float32", source_type="date" if kind == "date" else "")
+    return Column(name, "number", "float32", source_type="date" if kind.startswith("date") else "")
 
 
 def kept_type_of_texts(kind: TextKind) -> pa.DataType:
@@ -163,21 +162,23 @@ def texts_of(name: str, values: pa.Array) -> pa.Array:
     return cast(name, values, "category")
 
 
-def kind_of_texts(texts: pa.StringArray) -> TextKind | None:
-    """Return what some first values of a column are: numbers if at least half of them are. None if all are missing."""
-    present = texts.drop_null()
-    if not len(present):
-        return None
-    numbers = pc.match_substring_regex(present, rf"^\s*{NUMBER}\s*$").true_count
-    if 2 * numbers < len(present):
-        return "date" if are_dates(present) else "category"
-    return "digits" if pc.match_substring_regex(present, _DIGITS).true_count == numbers else "number"
+def kind_of_texts(texts: pa.StringArray | None) -> TextKind:
+    """Return what some first values of a column are: numbers if at least half of them are, or if there are none.
+
+    `find_forms` tells which of the others are dates.
+    """
+    if texts is None:
+        return "number"
+    numbers = pc.match_substring_regex(texts, rf"^\s*{NUMBER}\s*$").true_count
+    if 2 * numbers < len(texts):
+        return "category"
+    return "digits" if pc.match_substring_regex(texts, _DIGITS).true_count == numbers else "number"
 
 
-def survey_texts(
+def first_texts(
     names: Sequence[str], read: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
-) -> dict[str, TextKind]:
-    """Decide by their first values which columns of texts are numbers.
+) -> dict[str, pa.StringArray]:
+    """Return the first values of columns of texts.
 
     The other batches are read for the columns that have no value so far.
 
@@ -186,21 +187,21 @@ def survey_texts(
         read: Function that yields the batches of some columns, from the first one.
 
     Returns:
-        The kind of each column. One without any value counts as a column of numbers.
+        The values of each column that has any, without those that are missing.
     """
-    kinds: dict[str, TextKind] = {}
+    found: dict[str, pa.StringArray] = {}
     left = [*names]
     while left:
         before = len(left)
         for rows in read(left):
-            kinds |= {name: kind for name in left if (kind := kind_of_texts(rows[name]))}
-            left = [name for name in left if name not in kinds]
+            found |= {name: texts for name in left if len(texts := rows[name].drop_null())}
+            left = [name for name in left if name not in found]
             # Only the columns that are left are read further.
             if not left or len(left) < before:
                 break
         else:
             break
-    return {name: kinds.get(name, "number") for name in names}
+    return found
 
 
 def lines_about_codes(codes: Mapping[str, str]) -> list[str]:
@@ -214,16 +215,5 @@ def lines_about_codes(codes: Mapping[str, str]) -> list[str]:
             f"column {name!r} has numbers with leading zeros, such as {code!r}: they are read as codes, and the column "
             "becomes a category. If they are quantities, write them without leading zeros in the source"
             for name, code in codes.items()
-        ]
-    )
-
-
-def lines_about_dates(names: Sequence[str]) -> list[str]:
-    """Return one line for each column of dates."""
-    return bounded(
-        [
-            f"column {name!r} has dates: they become numbers, the days from 1970-01-01 in UTC. If they are categories, "
-            f'set columns to {{{name!r}: "category"}}'
-            for name in names
         ]
     )

@@ -69,7 +69,8 @@ def prepare_data(
             Default: 0.
         columns: Kinds of columns that are not to be guessed, by name: "number", "category" (also of integer codes),
             "date", "text", "binary", "list<float>", "list<int>" or "list<text>". Texts, binary values and lists are
-            kept as they are, for functions of your own. Example: {"zip": "category", "review": "text"}. Default: {}.
+            kept as they are, for functions of your own. After "date" may be a format of Python's strptime. Example:
+            {"zip": "category", "review": "text", "sold_on": "date %d/%m/%Y"}. Default: {}.
         drop_columns: Names of the columns that are neither inputs nor the label, such as IDs. Example: ["id", "name"].
             Default: no columns.
         missing: What becomes of missing values. Allowed values: "impute" (numbers by the median of the training rows,

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -15,10 +15,10 @@ from kfp_distributed.components.prepare_data.column_kinds import (
     TextKind,
     column_of,
     declared_column,
+    first_texts,
     kept_type_of_texts,
+    kind_of_texts,
     lines_about_codes,
-    lines_about_dates,
-    survey_texts,
 )
 from kfp_distributed.components.prepare_data.csv_detection import check_header, detect_format
 from kfp_distributed.components.prepare_data.csv_files import (
@@ -31,6 +31,8 @@ from kfp_distributed.components.prepare_data.csv_files import (
     read_csv,
 )
 from kfp_distributed.components.prepare_data.csv_format import CsvFormat
+from kfp_distributed.components.prepare_data.date_columns import DateForms, find_forms, open_dates
+from kfp_distributed.components.prepare_data.dates import are_dates
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.reading import Reject, Rows, ignore, readable, reading
 from kfp_distributed.components.prepare_data.source_files import ending
@@ -141,7 +143,8 @@ class CsvTable:
         options = self._options
         guessed = [name for name in inputs if name not in options.columns and name not in codes]
         guessed += [options.time_column] * (options.time_column != "" and options.time_column not in inputs)
-        found: dict[str, TextKind] = {**survey_texts(guessed, read_texts), **dict.fromkeys(codes, "category")}
+        found, forms = self._survey(guessed, read_texts, task)
+        found |= dict.fromkeys(codes, "category")
         columns, types, read_types = [], {}, dict.fromkeys(others, _VALUES)
         for name in inputs:
             declared = options.columns.get(name)
@@ -157,7 +160,7 @@ class CsvTable:
                 if read_types[name] == DIGITS:
                     read_types[name] = KEPT_DIGITS
                 types[name] = KEPT_TYPES[declared] if declared else kept_type_of_texts(found[name])
-            columns.append(column)
+            columns.append(forms.dated(column))
         time = options.time_column
         if time and (found.get(time) in CSV_TYPES or options.columns.get(time) == "number"):
             are_integers = all(numbers_are_integers(rows[time]) for rows in read_texts([time]))
@@ -165,8 +168,22 @@ class CsvTable:
         if task == "regression":
             read_types[options.label_column] = pa.float64()
         dates = [name for name in guessed if name in inputs and found[name] == "date" and task != "none"]
-        notes = [*self._notes, *lines_about_codes(codes), *lines_about_dates(dates)]
-        return Chosen(tuple(columns), types, read_types, notes, time_type([read_types[time]] if time else []))
+        notes = [*self._notes, *lines_about_codes(codes), *forms.lines(dates, self._format.missing)]
+        times = time_type([read_types[time]] if time else [])
+        return Chosen(tuple(columns), types, read_types, notes, times, forms.form(time))
+
+    def _survey(
+        self, guessed: Sequence[str], read: Callable[[Sequence[str]], Iterator[pa.RecordBatch]], task: Task
+    ) -> tuple[dict[str, TextKind], DateForms]:
+        """Return what columns of texts are by their first values, and the forms of dates."""
+        needed = open_dates(self._options)
+        first = first_texts([*dict.fromkeys([*guessed, *needed])], read)
+        found: dict[str, TextKind] = {name: kind_of_texts(first.get(name)) for name in guessed}
+        can_be_dates = {name: first[name] for name, kind in found.items() if kind == "category"}
+        if task == "none":  # Kept texts of another form stay as they are written.
+            can_be_dates = {name: texts for name, texts in can_be_dates.items() if are_dates(texts)}
+        forms = find_forms(self._options, can_be_dates | {name: first[name] for name in needed if name in first}, read)
+        return found | {name: "date" for name in can_be_dates if name in forms.forms}, forms
 
     def late_notes(self, names: Mapping[str, Sequence[str]], first: str) -> list[str]:
         """Return a line about the texts for missing values that no value is."""

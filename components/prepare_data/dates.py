@@ -1,26 +1,117 @@
-"""Dates and times of a column as numbers (pure)."""
+"""Dates and times of a column as numbers, and the forms in which texts of them are written (pure)."""
 
+import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-_DATE = r"^\s*\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}([.,]\d{1,9})?)?(Z|[+-]\d{2}:\d{2})?)?\s*$"
+ISO = "%Y-%m-%d"
+"""The form of ISO dates. A form is a format of strptime. Where it has no time of day, one may follow the date."""
+
+_FAMILIES: tuple[tuple[str, ...], ...] = (
+    (ISO,),
+    ("%Y/%m/%d",),
+    ("%Y.%m.%d",),
+    ("%Y-%m",),
+    ("%Y/%m",),
+    *((f"%d{sign}%m{sign}%Y", f"%m{sign}%d{sign}%Y") for sign in "/.-"),
+)
+"""Forms that are recognized. Texts can be of both forms of a family, until a number above 12 tells what is the day."""
+
+_PARTS = {"%Y": r"\d{4}", "%m": r"(0?[1-9]|1[0-2])", "%d": r"(0?[1-9]|[12]\d|3[01])", ".": r"\."}
+# Numbers of orders and their items look like other years and months.
+_MONTHS = {"%Y": r"(1[5-9]|2[01])\d{2}", "%m": r"(0[1-9]|1[0-2])"}
+_TIME = r"(\d{1,2})(:\d{2}(?::\d{2}(?:[.,]\d{1,9})?)?)\s*([AaPp][Mm])?\s*(Z|[+-]\d{2}:\d{2})?"
+_TIME_AT_END = re.compile(rf"[T\s]\s*{_TIME}$")
+_MAY_BE_DATE = r"^\s*\d{1,4}[-/.]\d"
+_TIME_DIRECTIVES = re.compile("%[HIMSpfzXcT]")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECONDS_OF_A_DAY = 86_400 * 10**6
+
+
+def _pattern(form: str) -> str:
+    parts = _PARTS if "%d" in form else _PARTS | _MONTHS
+    day = re.sub(r"%\w|\.", lambda part: parts[part[0]], form)
+    if form == ISO:
+        # A number that is no month or day in this usual form is a mistake.
+        day = rf"({day}|\d{{4}}-\d{{2}}-\d{{2}})"
+    return rf"^\s*{day}([T ]\s*{_TIME})?\s*$"
+
+
+_PATTERNS = {form: _pattern(form) for family in _FAMILIES for form in family}
 
 
 def are_dates(texts: pa.StringArray) -> bool:
     """Return whether all texts are dates, or dates and times, of the form 2024-01-31 or 2024-01-31T12:00:00Z."""
-    return len(texts) > 0 and bool(pc.all(pc.match_substring_regex(texts, _DATE)).as_py())
+    return len(texts) > 0 and bool(pc.all(pc.match_substring_regex(texts, _PATTERNS[ISO])).as_py())
 
 
-def microseconds(values: pa.Array) -> tuple[pa.Int64Array, NDArray[np.intp]]:
+def family_of(texts: pa.StringArray) -> tuple[tuple[str, ...], pa.BooleanArray]:
+    """Return the forms that most texts have, and which texts have one of them.
+
+    Returns:
+        One form, or two that differ in the order of day and month. () if no text is a date.
+    """
+    best: tuple[tuple[str, ...], pa.BooleanArray] = (), pc.match_substring_regex(texts, _MAY_BE_DATE)
+    if not best[1].true_count:
+        return best
+    found = [
+        (family, pc.match_substring_regex(texts, "|".join(_PATTERNS[form] for form in family))) for family in _FAMILIES
+    ]
+    best = max(found, key=lambda entry: entry[1].true_count)
+    return best if best[1].true_count else ((), best[1])
+
+
+def orders_of(texts: pa.StringArray, family: Sequence[str]) -> dict[str, str]:
+    """Return which forms of a family some texts have that have no other form of it, with such a text for each."""
+    matches = {form: pc.match_substring_regex(texts, _PATTERNS[form]) for form in family}
+    found = {}
+    for form, own in matches.items():
+        for other in [matches[other] for other in family if other != form]:
+            only = texts.filter(pc.and_(own, pc.invert(other)))
+            if len(only):
+                found[form] = only[0].as_py().strip()
+    return found
+
+
+def is_form(form: str) -> bool:
+    """Return whether a text is a format of strptime that has the year."""
+    example = datetime(2024, 1, 31, 13, 5, tzinfo=UTC)
+    try:
+        return datetime.strptime(example.strftime(form), form).year == example.year
+    except (ValueError, re.error):  # A directive that occurs twice is an error of the regular expression.
+        return False
+
+
+def date_kind(form: str) -> str:
+    """Return the kind of a column of dates of a form, as `columns` and a manifest have it."""
+    return "date" if form == ISO else f"date {form}"
+
+
+def form_of(kind: str) -> str:
+    """Return the form of a kind that `date_kind` returns."""
+    return kind.partition(" ")[2] or ISO
+
+
+def iso_text(text: str, form: str) -> str:
+    """Return the day of a date as an ISO date; "" if the text is no date of the form."""
+    try:
+        return _time(text.strip(), form).date().isoformat()
+    except ValueError:
+        return ""
+
+
+def microseconds(values: pa.Array, form: str = ISO) -> tuple[pa.Int64Array, NDArray[np.intp]]:
     """Return the microseconds from 1970-01-01 to each date or time. One without a time zone is in UTC.
 
     Args:
-        values: Dates, times or their texts in ISO 8601. Null is missing.
+        values: Dates, times or their texts. Null is missing.
+        form: Form of texts. Default: ISO 8601.
 
     Returns:
         The microseconds, null where a value is missing or no date; and the rows whose values are no dates.
@@ -29,13 +120,15 @@ def microseconds(values: pa.Array) -> tuple[pa.Int64Array, NDArray[np.intp]]:
         # A cast from a time of day to a time fails, and one from nanoseconds may lose digits.
         return values.cast(pa.timestamp("us", getattr(values.type, "tz", None)), safe=False).cast(pa.int64()), _NONE
     texts = pc.utf8_trim_whitespace(values.cast(pa.string()))
-    try:
-        return texts.cast(pa.timestamp("us")).cast(pa.int64()), _NONE
-    except pa.ArrowInvalid:  # A time zone, or no date.
-        distinct = texts.dictionary_encode()
-        numbers = pa.array([_microseconds(text) for text in distinct.dictionary.to_pylist()], pa.int64())
-        result = numbers.take(distinct.indices)
-        return result, np.flatnonzero((result.is_null().to_numpy(False)) & ~texts.is_null().to_numpy(False))
+    if form == ISO:
+        try:
+            return texts.cast(pa.timestamp("us")).cast(pa.int64()), _NONE
+        except pa.ArrowInvalid:  # A time zone, a number without its leading zero, or no date.
+            pass
+    distinct = texts.dictionary_encode()
+    numbers = pa.array([_microseconds(text, form) for text in distinct.dictionary.to_pylist()], pa.int64())
+    result = numbers.take(distinct.indices)
+    return result, np.flatnonzero((result.is_null().to_numpy(False)) & ~texts.is_null().to_numpy(False))
 
 
 def days(microseconds: pa.Int64Array) -> pa.DoubleArray:
@@ -46,11 +139,43 @@ def days(microseconds: pa.Int64Array) -> pa.DoubleArray:
 _NONE = np.empty(0, np.intp)
 
 
-def _microseconds(text: str) -> int | None:
+def _microseconds(text: str, form: str) -> int | None:
     try:
-        time = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        time = _time(text, form)
     except ValueError:
         return None
     time = time if time.tzinfo else time.replace(tzinfo=UTC)
-    difference = time - datetime(1970, 1, 1, tzinfo=UTC)
+    difference = time - _EPOCH
     return (difference.days * 86_400 + difference.seconds) * 10**6 + difference.microseconds
+
+
+def _time(text: str, form: str) -> datetime:
+    """Return the time of a text.
+
+    Raises:
+        ValueError: It is no date of the form.
+    """
+    if form == ISO:
+        try:
+            return datetime.fromisoformat(text.replace("Z", "+00:00"))
+        except ValueError:
+            pass
+    elif _TIME_DIRECTIVES.search(form):
+        return datetime.strptime(text, form)
+    found = _TIME_AT_END.search(text)
+    if not found:
+        return _day(text, form)
+    hour, rest, half, zone = found.groups()
+    hours = int(hour)
+    if half:
+        if not 1 <= hours <= 12:
+            raise ValueError(text)
+        hours = hours % 12 + 12 * (half.upper() == "PM")
+    day = _day(text[: found.start()].rstrip(), form).date()
+    return datetime.fromisoformat(f"{day}T{hours:02}{rest}{(zone or '').replace('Z', '+00:00')}")
+
+
+@lru_cache(2**16)
+def _day(text: str, form: str) -> datetime:
+    """Return the first moment of a day. There are fewer days than times, and strptime is slow."""
+    return datetime.strptime(text, form)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -12,13 +13,13 @@ from kfp_distributed.components.prepare_data.column_kinds import (
     column_of,
     declared_column,
     kept_type_of_texts,
-    lines_about_dates,
 )
+from kfp_distributed.components.prepare_data.date_columns import find_forms, open_dates
 from kfp_distributed.components.prepare_data.dates import are_dates
 from kfp_distributed.components.prepare_data.json_files import fit, json_parts, line_blocks, objects, read_json
 from kfp_distributed.components.prepare_data.left_out import lines_about_keys
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind, Options
-from kfp_distributed.components.prepare_data.reading import Reject, Rows, reading
+from kfp_distributed.components.prepare_data.reading import Reject, Rows, ignore, readable, reading
 from kfp_distributed.components.prepare_data.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.table_format import Chosen
 from kfp_distributed.components.prepare_data.times import time_type
@@ -81,7 +82,14 @@ class JsonTable:
     ) -> Chosen:
         """Choose by the first values how the columns are read."""
         found = _survey(files, [*inputs, *others])
-        dates = {name for name, (kind, texts) in found.items() if pa.types.is_string(kind) and are_dates(texts)}
+        needed = open_dates(self._options)
+        first = {
+            name: texts
+            for name, (kind, texts) in found.items()
+            if pa.types.is_string(kind) and (name in needed or self._may_be_dates(name, texts, inputs, task))
+        }
+        forms = find_forms(self._options, first, partial(self._texts, files))
+        dates = {name for name in first if name in forms.forms}
         columns, types = [], {}
         # Numbers that are no inputs, such as IDs of groups, need all their digits.
         kinds, time = self._options.columns, self._options.time_column
@@ -98,16 +106,26 @@ class JsonTable:
                 kind = _with_fractions(kind)
             with reading(files[0].name):
                 column = self._column(name, kind, is_date=name in dates, is_kept=is_kept)
-            columns.append(column)
+            columns.append(forms.dated(column))
             read_types[name] = kind if name in whole else _read_type(kind, declared)
             if column.kind == "kept" and declared:
                 types[name] = KEPT_TYPES[declared]
             elif column.kind == "kept":
                 types[name] = kept_type_of_texts("date") if name in dates else kind
                 read_types[name] = kind
-        of_dates = [column.name for column in columns if column.source_type == "date"]
-        notes = lines_about_dates([name for name in of_dates if name not in self._options.columns])
-        return Chosen(tuple(columns), types, read_types, notes, time_type([read_types[time]] if time else []))
+        of_dates = [column.name for column in columns if column.is_date]
+        notes = forms.lines([name for name in of_dates if name not in self._options.columns])
+        times = time_type([read_types[time]] if time else [])
+        return Chosen(tuple(columns), types, read_types, notes, times, forms.form(time))
+
+    def _may_be_dates(self, name: str, texts: pa.StringArray, inputs: Sequence[str], task: Task) -> bool:
+        # Kept texts of another form stay as they are written.
+        return name in inputs and name not in self._options.columns and (task != "none" or are_dates(texts))
+
+    def _texts(self, files: Sequence[SourcePath], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        for file in files:
+            parts = self.read(whole_file(file), dict.fromkeys(names, pa.string()), ignore)
+            yield from (rows for rows, _ in readable(file.name, parts))
 
     def _column(self, name: str, kind: pa.DataType, *, is_date: bool, is_kept: bool) -> Column:
         if _has_objects(kind):

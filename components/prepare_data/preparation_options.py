@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from kfp_distributed.components.prepare_data.csv_format import CsvFormat, parse_csv_format
+from kfp_distributed.components.prepare_data.dates import form_of, is_form
 from kfp_distributed.storage.dataset import TASKS, DatasetManifest, Task
 
 # Rows wait in memory until they are a row group. With more shards, row groups would be small.
@@ -16,8 +17,9 @@ MAXIMUM_SHARDS = 512
 Missing = Literal["impute", "drop", "refuse", "keep"]
 """What becomes of values that are missing."""
 
-DeclaredKind = Literal["number", "category", "date", "text", "binary", "list<float>", "list<int>", "list<text>"]
-"""Kind of a column that a user has declared."""
+DECLARED_KINDS = ("number", "category", "date", "text", "binary", "list<float>", "list<int>", "list<text>")
+DeclaredKind = str
+"""Kind of a column that a user has declared: one of DECLARED_KINDS, or "date FORM" with a form of dates."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class Options:
             source or the dataset in like.
         image_shapes: Height, width and channels of columns of images that are not to be chosen by the images. The step
             itself sets them, from the first source or the dataset in like.
+        time_form: Form of the dates of the time column; "" if its texts decide. The step itself sets it, from the first
+            source.
     """
 
     label_column: str = "label"
@@ -66,6 +70,7 @@ class Options:
     like: DatasetManifest | None = None
     inputs: tuple[str, ...] = ()
     image_shapes: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    time_form: str = ""
 
 
 def parse_options(
@@ -98,7 +103,7 @@ def parse_options(
     chosen_task = _one_of("task", task, ("auto", *TASKS))
     chosen_missing = _one_of("missing", missing, ("auto", *get_args(Missing)))
     for name, kind in columns.items():
-        _one_of(f"columns: the kind of {name!r}", kind, get_args(DeclaredKind))
+        _check_kind(name, str(kind))
     if like:
         _check_like(like, chosen_task, columns, missing, drop_columns)
         label_column, chosen_task = like.label.name, like.label.task
@@ -116,7 +121,7 @@ def parse_options(
         csv_format=parse_csv_format(csv_format),
         on_bad_row=_one_of("on_bad_row", on_bad_row, ("refuse", "skip")),  # type: ignore[arg-type]
         task=None if chosen_task == "auto" else chosen_task,  # type: ignore[arg-type]
-        columns=dict(columns),  # type: ignore[arg-type]
+        columns=dict(columns),
         missing=None if chosen_missing == "auto" else chosen_missing,  # type: ignore[arg-type]
         group_column=group_column,
         time_column=time_column,
@@ -164,6 +169,17 @@ def _check_like(
         raise ValueError(
             f"drop_columns has {kept[0]!r}, which is an input of the dataset in like, and that decides the inputs: "
             "take it out"
+        )
+
+
+def _check_kind(column: str, kind: str) -> None:
+    """Check the kind that a user has declared for a column."""
+    if not kind.startswith("date "):
+        _one_of(f"columns: the kind of {column!r}", kind, DECLARED_KINDS)
+    elif not is_form(form_of(kind)):
+        raise ValueError(
+            f"columns: the kind of {column!r} is {kind!r}: after date must be a format of Python's strptime that has "
+            'the year, such as "date %d/%m/%Y"'
         )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from kfp_distributed.components.prepare_data.chunks import CHUNK_BYTES
+from kfp_distributed.components.prepare_data.dates import form_of
 from kfp_distributed.components.prepare_data.disk_errors import disk_errors
 from kfp_distributed.components.prepare_data.folder_splits import split_sources
 from kfp_distributed.components.prepare_data.pieces import PIECE_BYTES, PieceFiles, Pieces
@@ -134,7 +135,8 @@ def _scanner(
 
 def _like_main(files: SourceFiles | None, options: Options, scratch: Path, main: Source) -> Source:
     """Open the source of a split, whose columns are read as those of the main source."""
-    source = open_source(files, options_like(options, main.columns), scratch, {}, main.task)
+    options = replace(options_like(options, main.columns), time_form=main.split_by.time_form)
+    source = open_source(files, options, scratch, {}, main.task)
     return replace(source, columns=main.columns, types=main.types)
 
 
@@ -175,5 +177,6 @@ def _declared(columns: Iterable[Column]) -> dict[str, DeclaredKind]:
 
 def _kind(column: Column) -> DeclaredKind | None:
     if column.kind == "number":
-        return "date" if column.source_type == "date" else "number"
+        # Other rows may have few dates, whose form is not to be guessed from them.
+        return f"date {form_of(column.source_type)}" if column.is_date else "number"
     return "category" if column.kind == "category" else None

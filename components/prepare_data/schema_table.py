@@ -12,9 +12,11 @@ from kfp_distributed.components.prepare_data.column_kinds import (
     KEPT_TYPES,
     column_of,
     declared_column,
-    lines_about_dates,
+    first_texts,
+    plain,
     plain_type,
 )
+from kfp_distributed.components.prepare_data.date_columns import DateForms, find_forms, open_dates
 from kfp_distributed.components.prepare_data.huggingface import (
     image_columns,
     names_of_classes,
@@ -24,7 +26,7 @@ from kfp_distributed.components.prepare_data.huggingface import (
 from kfp_distributed.components.prepare_data.image_columns import ImageColumns, choose_images
 from kfp_distributed.components.prepare_data.image_files import ImageForm
 from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.reading import Reject, Rows, numbered, reading
+from kfp_distributed.components.prepare_data.reading import Reject, Rows, numbered, readable, reading
 from kfp_distributed.components.prepare_data.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.table_format import Chosen
 from kfp_distributed.components.prepare_data.times import time_type
@@ -120,11 +122,12 @@ class SchemaTable(ABC):
                 schema = schema_with_names(stored)
             images |= {*image_columns(stored)}
             times += [schema.field(name).type for name in (self._options.time_column,) if name]
-            for name in inputs:
+            for name in (*inputs, *others):
                 found[name] = _common(found.get(name, pa.null()), plain_type(schema.field(name).type))
         decoded = [name for name in inputs if name in images and name not in self._options.columns and task != "none"]
         self._images = choose_images(decoded, files, self._read_file, self._options)
         self._first = files[0]
+        forms = self._date_forms(files, found)
         columns, types = [], {}
         for name in inputs:
             if shape := self._images.shapes.get(name):
@@ -139,14 +142,22 @@ class SchemaTable(ABC):
                 )
             if column.kind == "kept":
                 types[name] = KEPT_TYPES[declared] if declared else found[name]
-            columns.append(column)
-        dates = [
-            column.name
-            for column in columns
-            if column.source_type == "date" and column.name not in self._options.columns
-        ]
+            columns.append(forms.dated(column))
+        dates = [column.name for column in columns if column.is_date and column.name not in self._options.columns]
         read_types = dict.fromkeys((*inputs, *others), pa.string())
-        return Chosen(tuple(columns), types, read_types, lines_about_dates(dates), time_type(times))
+        time_form = forms.form(self._options.time_column)
+        return Chosen(tuple(columns), types, read_types, forms.lines(dates), time_type(times), time_form)
+
+    def _date_forms(self, files: Sequence[SourcePath], found: Mapping[str, pa.DataType]) -> DateForms:
+        """Return the forms of the texts that are read as dates."""
+
+        def read_texts(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+            for file in files:
+                for rows, _ in readable(file.name, self._read_file(file, names)):
+                    yield pa.record_batch({name: plain(rows[name]).cast(pa.string()) for name in names})
+
+        texts = [name for name in open_dates(self._options) if str(found[name]) in ("string", "large_string")]
+        return find_forms(self._options, first_texts(texts, read_texts), read_texts)
 
     def late_notes(self, names: Mapping[str, Sequence[str]], first: str) -> list[str]:
         """Return lines about images: the schema has all columns."""

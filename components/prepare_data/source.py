@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
 from typing import Literal
@@ -19,7 +20,7 @@ import pyarrow as pa
 
 from kfp_distributed.components.prepare_data.chunks import CHUNK_BYTES, Chunk, CountRows, FilePart, chunks_of
 from kfp_distributed.components.prepare_data.column_kinds import cast, plain, texts_of
-from kfp_distributed.components.prepare_data.dates import days, microseconds
+from kfp_distributed.components.prepare_data.dates import ISO, days, form_of, microseconds
 from kfp_distributed.components.prepare_data.python_values import python_values
 from kfp_distributed.components.prepare_data.reading import (
     LateFindings,
@@ -34,6 +35,8 @@ from kfp_distributed.components.prepare_data.times import DATES, time_keys
 from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
 from kfp_distributed.storage.dataset import Column, Task
 
+_EXAMPLE = datetime(2024, 1, 31, tzinfo=UTC)
+
 SPLIT_KEY = "\0split"
 """Name of a column of batches and pieces: what decides about the split of a row. No source has such a column."""
 
@@ -46,11 +49,13 @@ class SplitBy:
         column: Name of the column; "" for none.
         kind: "group": rows with equal values are in one split. "time": the newest rows are the test split.
         time_type: Type in which times are compared, see `times.time_type`. Default: dates.
+        time_form: Form of times that are texts. Default: ISO.
     """
 
     column: str = ""
     kind: Literal["", "group", "time"] = ""
     time_type: pa.DataType = DATES
+    time_form: str = ISO
 
 
 @dataclass(frozen=True)
@@ -178,8 +183,8 @@ class _Converter:
             return self._kept(column.name, values, kept_type)
         if column.shape:
             return values
-        if column.source_type == "date":
-            return days(self._microseconds(column.name, values))
+        if column.is_date:
+            return days(self._microseconds(column.name, values, form_of(column.source_type)))
         if column.kind == "number":
             return self.numbers(column.name, values)
         return texts_of(column.name, values)
@@ -194,25 +199,26 @@ class _Converter:
             # Which other values the column has is not known yet. Groups that become one stay in one split.
             key = number_names(texts_of(split_by.column, values), of_any_form=True)
         elif split_by.time_type == DATES:
-            key = self._microseconds(split_by.column, values, is_needed=True)
+            key = self._microseconds(split_by.column, values, split_by.time_form, is_needed=True)
         else:
             key = time_keys(values, split_by.time_type)
         for row in _rows(key.is_null()):
             self._add(row, split_by.column, f"is missing, and it is the {split_by.kind}_column: fill it in")
         return key
 
-    def _microseconds(self, name: str, values: pa.Array, *, is_needed: bool = False) -> pa.Int64Array:
+    def _microseconds(self, name: str, values: pa.Array, form: str = ISO, *, is_needed: bool = False) -> pa.Int64Array:
         if not re.match("date|timestamp|string|large_string|null", str(values.type)):
             raise ValueError(
                 f"column {name!r} has values of type {values.type}, where dates and times or their texts are needed: "
                 "write dates, or declare another kind in columns"
             )
-        numbers, unusable = microseconds(values)
+        numbers, unusable = microseconds(values, form)
+        shown = "2024-01-31 or 2024-01-31T12:00:00Z" if form == ISO else f"{form}, such as {_EXAMPLE.strftime(form)}"
         for row in unusable.tolist():
             self._add(
                 row,
                 name,
-                f"is {str(values[row])[:40]!r}, which is no date of the form 2024-01-31 or 2024-01-31T12:00:00Z: "
+                f"is {str(values[row])[:40]!r}, which is no date of the form {shown}: "
                 + ("correct it" if is_needed else "correct it, or leave it empty"),
             )
         return numbers

@@ -14,10 +14,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.arrow_table import ArrowTable
-from kfp_distributed.components.prepare_data.chunks import CountRows, FilePart, image_parts
-from kfp_distributed.components.prepare_data.column_kinds import column_of, declared_column
+from kfp_distributed.components.prepare_data.chunks import CountRows, FilePart, ignore_count, image_parts
+from kfp_distributed.components.prepare_data.column_kinds import column_of, declared_column, first_texts
 from kfp_distributed.components.prepare_data.column_names import input_names
 from kfp_distributed.components.prepare_data.csv_table import CsvTable
+from kfp_distributed.components.prepare_data.date_columns import DateForms, find_forms, open_dates
 from kfp_distributed.components.prepare_data.folder_splits import splits_of
 from kfp_distributed.components.prepare_data.image_files import Images
 from kfp_distributed.components.prepare_data.json_table import JsonTable
@@ -28,7 +29,7 @@ from kfp_distributed.components.prepare_data.left_out import (
 from kfp_distributed.components.prepare_data.npz_file import DAMAGED, array_names, read_arrays
 from kfp_distributed.components.prepare_data.parquet_table import ParquetTable
 from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.reading import Reject, Rows, numbered, reading
+from kfp_distributed.components.prepare_data.reading import Reject, Rows, ignore, numbered, reading
 from kfp_distributed.components.prepare_data.source import Source
 from kfp_distributed.components.prepare_data.source_files import (
     DELIMITED,
@@ -48,6 +49,9 @@ from kfp_distributed.storage.dataset import Task
 
 BATCH_BYTES = 2**24
 """Approximate size of a batch of arrays."""
+
+# Rows of texts of dates that are read together.
+_TEXT_ROWS = 2**16
 
 DEFAULT_LABEL = "label"
 """Name of the column of classes of the digits and of folders of images, if no other one is named."""
@@ -208,6 +212,7 @@ def array_source(name: str, arrays: Mapping[str, Any], options: Options, task: T
                 f"texts, and have as many rows as the 1-D {'labels ' if options.label_column else ''}{first!r} "
                 f"{list(used[first].shape)}, at least one. Or name it in drop_columns"
             )
+    forms = _date_forms(options, used, rows)
     columns, types = [], {}
     for key in inputs:
         shape = used[key].shape[1:]
@@ -224,7 +229,7 @@ def array_source(name: str, arrays: Mapping[str, Any], options: Options, task: T
                 f"columns declares {key!r} as {declared!r}, but it is a tensor of {list(shape)}: take it out"
             )
         if declared:
-            columns.append(declared_column(key, declared))
+            columns.append(forms.dated(declared_column(key, declared)))
         else:
             columns.append(column_of(key, kind, shape, is_kept=task == "none"))
         if columns[-1].kind == "kept":
@@ -239,11 +244,23 @@ def array_source(name: str, arrays: Mapping[str, Any], options: Options, task: T
         options.label_column,
         partial(_array_parts, FilePart(name, Path(name), size=rows * row_size)),
         partial(_read_slices, used, rows, batch_rows),
+        tuple(forms.lines(())),
         expected_bytes=rows * row_size,
         task=task,
         types=types,
-        split_by=split_by(options, times),
+        split_by=split_by(options, times, forms.form(options.time_column)),
     )
+
+
+def _date_forms(options: Options, arrays: Mapping[str, Any], rows: int) -> DateForms:
+    """Return the forms of the texts that are read as dates."""
+
+    def read_texts(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        part, texts = FilePart("", Path()), {name: arrays[name] for name in names}
+        return (found.rows for found in _read_slices(texts, rows, _TEXT_ROWS, part, ignore, ignore_count))
+
+    names = [name for name in open_dates(options) if arrays[name].dtype.kind == "U"]
+    return find_forms(options, first_texts(names, read_texts), read_texts)
 
 
 def _array_parts(part: FilePart, most: int, run: RunTasks | None = None) -> list[FilePart]:

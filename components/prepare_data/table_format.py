@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 
 from kfp_distributed.components.prepare_data.chunks import CountRows, FilePart, ignore_count
+from kfp_distributed.components.prepare_data.dates import ISO
 from kfp_distributed.components.prepare_data.reading import Reject, Rows
 from kfp_distributed.components.prepare_data.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.times import DATES
@@ -22,6 +23,7 @@ class Chosen(NamedTuple):
         read_types: Types in which the inputs, and the other columns that are used, are read.
         notes: Lines about columns.
         time_type: Type in which the times of the time column are compared, see `times.time_type`.
+        time_form: Form of the texts of the time column.
     """
 
     columns: tuple[Column, ...]
@@ -29,6 +31,7 @@ class Chosen(NamedTuple):
     read_types: dict[str, pa.DataType]
     notes: list[str]
     time_type: pa.DataType = DATES
+    time_form: str = ISO
 
 
 class TableFormat(Protocol):

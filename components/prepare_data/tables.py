@@ -57,7 +57,7 @@ def table_source(
         sum(map(table.expected_bytes, files)),
         task,
         chosen.types,
-        split_by(options, chosen.time_type),
+        split_by(options, chosen.time_type, chosen.time_form),
         partial(table.late_notes, names, first),
         table,
     )
@@ -78,16 +78,17 @@ def _parts(
         yield from parts
 
 
-def split_by(options: Options, time_type: pa.DataType) -> SplitBy:
+def split_by(options: Options, time_type: pa.DataType, time_form: str) -> SplitBy:
     """Return the column that decides about the split.
 
     Args:
         options: The names of the columns.
         time_type: Type in which times are compared.
+        time_form: Form of the texts of times.
     """
     if options.group_column:
         return SplitBy(options.group_column, "group")
-    return SplitBy(options.time_column, "time", time_type) if options.time_column else SplitBy()
+    return SplitBy(options.time_column, "time", time_type, time_form) if options.time_column else SplitBy()
 
 
 def _without_index(

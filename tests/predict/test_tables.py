@@ -4,6 +4,7 @@ import datetime
 import hashlib
 import json
 import math
+import shutil
 from dataclasses import asdict
 
 import numpy as np
@@ -107,6 +108,30 @@ def test_the_rows_are_in_order_with_keys_of_their_types(tmp_path, prepared, mode
     assert as_csv.schema.types[:2] == [pa.int64(), pa.timestamp("us")]
     assert as_csv["id"].equals(table["id"])
     assert as_csv["prediction"].equals(found["prediction"])
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_dates_have_the_form_of_the_training_rows(ending, tmp_path, prepared, model_of, predicted, refused):
+    """One row does not tell which number is the day."""
+    table = table_of()
+    days = {"iso": pc.strftime(table["day"], "%Y-%m-%d"), "other": pc.strftime(table["day"], "%d/%m/%Y")}
+    declared = {"iso": {}, "other": {"day": "date %d/%m/%Y"}}
+    models = {}
+    for form, texts in days.items():
+        source = write(table.set_column(3, "day", texts), tmp_path / f"{form}.csv")
+        models[form] = model_of(prepared(source, form, columns=declared[form], drop_columns=["id"]), f"{form}-model")
+
+    def one_row(form, day):
+        row = write(table[:1].set_column(3, "day", pa.array([day])), tmp_path / f"row.{ending}")
+        return {"model": models[form], "source": str(row), "key_columns": ["day"]}
+
+    found = predicted(**one_row("other", "3/1/2024")).table()
+    assert found["day"].to_pylist() == ["3/1/2024"]
+    assert found["probability"].equals(predicted(**one_row("iso", "2024-01-03")).table()["probability"])
+    assert not found["probability"].equals(predicted(**one_row("iso", "2024-03-01")).table()["probability"])
+    shutil.rmtree(tmp_path / "predictions")
+    message = refused(**one_row("other", "1/13/2024"))
+    assert "'day' is '1/13/2024', which is no date of the form %d/%m/%Y, such as 31/01/2024: correct it" in message
 
 
 def test_an_unknown_category_reaches_the_model_as_a_text(tmp_path, predicted):

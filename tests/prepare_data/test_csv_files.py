@@ -115,12 +115,12 @@ MANY = "".join(f"{i},{i},a\n" for i in range(9))
         ({"time_column": "t"}, MANY + "1,x,a\n", "but the column is the time_column and has numbers: correct it ("),
         (
             {"time_column": "t", "columns": {"t": "date"}},
-            "1,01.01.2024,a\n",
+            "1,1 Jan 2024,a\n",
             "no date of the form 2024-01-31 or 2024-01-31T12:00:00Z: correct it (",
         ),
         (
             {"time_column": "t"},
-            "1,01.01.2024,a\n",
+            "1,1 Jan 2024,a\n",
             "no date of the form 2024-01-31 or 2024-01-31T12:00:00Z: correct it (",
         ),
     ],

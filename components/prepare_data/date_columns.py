@@ -1,0 +1,161 @@
+"""Finds the forms of dates in columns of texts, and asks the user where the texts leave two (pure)."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kfp_distributed.components.prepare_data.data_warnings import bounded
+from kfp_distributed.components.prepare_data.dates import ISO, date_kind, family_of, form_of, iso_text, orders_of
+from kfp_distributed.components.prepare_data.preparation_options import Options
+from kfp_distributed.storage.dataset import Column
+
+# So many characters of a value are in a line.
+_SHOWN = 40
+
+
+@dataclass(frozen=True)
+class DateForms:
+    """The columns of dates, with the forms of their texts.
+
+    Attributes:
+        forms: Form of each column that has dates or is read as such.
+        examples: A text of each column whose form was found and is not the ISO form.
+        mixed: A text that is no date of each column that has dates in most rows.
+    """
+
+    forms: Mapping[str, str] = field(default_factory=dict)
+    examples: Mapping[str, str] = field(default_factory=dict)
+    mixed: Mapping[str, str] = field(default_factory=dict)
+
+    def form(self, name: str) -> str:
+        """Return the form of a column's texts. The values of other columns are dates of Arrow."""
+        return self.forms.get(name, ISO)
+
+    def dated(self, column: Column) -> Column:
+        """Return a column with the form of its dates."""
+        return replace(column, source_type=date_kind(self.form(column.name))) if column.is_date else column
+
+    def lines(self, guessed: Sequence[str], missing: Sequence[str] | None = None) -> list[str]:
+        """Return one line for each column that was guessed to have dates, whose form was found, or that is mixed.
+
+        Args:
+            guessed: Inputs that have dates and are not declared.
+            missing: Texts of a CSV file that stand for a missing value. Default: the source is no CSV file.
+        """
+        lines = [
+            f"column {name!r} has dates{self._reading(name)}: they become numbers, the days from 1970-01-01 in UTC. If "
+            f'they are categories, set columns to {{{name!r}: "category"}}'
+            for name in guessed
+        ]
+        lines += [
+            f"column {name!r} has dates{self._reading(name)}. If they are to be read in another way, set columns to "
+            f'{{{name!r}: "date FORM"}}, with a format of strptime'
+            for name in self.examples
+            if name not in guessed
+        ]
+        for name, text in self.mixed.items():
+            advice = "write null for a missing value"
+            if missing is not None:
+                texts = json.dumps([*missing, text], ensure_ascii=False)
+                advice = f'csv_format to {{"missing": {texts}}} if it means a missing value'
+            lines.append(
+                f"column {name!r} has dates in most of its first rows, but also {text[:_SHOWN]!r}, and becomes a "
+                f'category. To read dates, set columns to {{{name!r}: "date"}}, and {advice}'
+            )
+        return bounded(lines)
+
+    def _reading(self, name: str) -> str:
+        text, form = self.examples.get(name, ""), self.form(name)
+        return text and f" of the form {form}, such as {text!r} = {iso_text(text, form)}"
+
+
+def open_dates(options: Options) -> list[str]:
+    """Return the columns that are read as dates whatever their texts are, but whose form is to be found."""
+    names = [name for name, kind in options.columns.items() if kind == "date"]
+    if options.time_column and options.columns.get(options.time_column) != "number":
+        names.append(options.time_column)
+    known = _known_forms(options)
+    return [name for name in dict.fromkeys(names) if name not in known]
+
+
+def find_forms(
+    options: Options,
+    first: Mapping[str, pa.StringArray],
+    read: Callable[[Sequence[str]], Iterator[pa.RecordBatch]],
+) -> DateForms:
+    """Find which columns of texts have dates, and in which form.
+
+    All rows are read for columns whose first values leave open which number is the day.
+
+    Args:
+        options: Names and kinds of columns.
+        first: The first values of each column that can have dates, without those that are missing.
+        read: Function that yields all batches of some columns, as texts.
+
+    Raises:
+        ValueError: All rows of a column leave open which number is the day, or contradict each other.
+    """
+    needed, known = open_dates(options), _known_forms(options)
+    forms = dict.fromkeys(needed, ISO) | known
+    families: dict[str, tuple[str, ...]] = {}
+    mixed: dict[str, str] = {}
+    for name in [name for name in first if name not in known]:
+        texts = first[name]
+        family, are_dates = family_of(texts)
+        if family and (name in needed or are_dates.true_count == len(texts)):
+            families[name] = family
+        elif 2 * are_dates.true_count > len(texts):
+            mixed[name] = texts.filter(pc.invert(are_dates))[0].as_py()
+    orders = {name: orders_of(first[name], family) for name, family in families.items() if len(family) > 1}
+    unclear = [name for name, found in orders.items() if not found]
+    for rows in read(unclear) if unclear else ():
+        for name in unclear:
+            orders[name] = orders_of(rows[name], families[name]) | orders[name]
+    for name, family in families.items():
+        is_input = name != options.time_column or name in options.columns
+        forms[name] = _form(name, first[name], family, orders.get(name, {}), is_input=is_input)
+    examples = {
+        name: next((text for text in first[name].to_pylist() if iso_text(text, forms[name])), "").strip()
+        for name in families
+        if forms[name] != ISO
+    }
+    return DateForms(forms, examples, mixed)
+
+
+def _known_forms(options: Options) -> dict[str, str]:
+    """Return the forms that the user, or another dataset or source, says."""
+    known = {options.time_column: options.time_form} if options.time_form else {}
+    return known | {name: form_of(kind) for name, kind in options.columns.items() if kind.startswith("date ")}
+
+
+def _form(name: str, texts: pa.StringArray, family: Sequence[str], orders: Mapping[str, str], *, is_input: bool) -> str:
+    """Return the form of a column.
+
+    Args:
+        name: Name of the column.
+        texts: Its first values.
+        family: Forms that it can have.
+        orders: Forms that some texts alone have, with such a text.
+        is_input: Whether the column is an input, or could be.
+
+    Raises:
+        ValueError: No text, or a text for each form, tells which form it is.
+    """
+    # Where a point separates the numbers, the day is first.
+    if len(family) == 1 or len(orders) == 1 or (not orders and "." in family[0]):
+        return next(iter(orders), family[0])
+    day_first, month_first = family
+    if orders:
+        problem = f"{orders[day_first]!r}, whose day is first, and {orders[month_first]!r}, whose month is first"
+    else:
+        text = next((text for text in texts.to_pylist() if len({iso_text(text, form) for form in family}) > 1), None)
+        text = text or texts[0].as_py()
+        readings = [iso_text(text, form) for form in family]
+        problem = f"{text.strip()!r}, which is {readings[0]} ({day_first}) or {readings[1]} ({month_first})"
+        problem = f"dates such as {problem}: no row tells which"
+    choices = " or ".join(f'{{{name!r}: "{date_kind(form)}"}}' for form in family)
+    others = f'{{{name!r}: "category"}}, name it in drop_columns' if is_input else "which makes it an input"
+    raise ValueError(f"column {name!r} has {problem}. Set columns to {choices}, {others}, or write ISO dates")

@@ -1,0 +1,221 @@
+"""Dates in other forms than ISO: they are read as the same dates in ISO form, or the user is asked."""
+
+import datetime
+import json
+import re
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kfp_distributed.components.prepare_data import csv_files, json_table
+from kfp_distributed.components.prepare_data.csv_format import CsvFormat
+from kfp_distributed.components.prepare_data.preparation_options import parse_options
+
+pytestmark = pytest.mark.takes(5)
+
+DAYS = [datetime.date(2018, 1, 1) + datetime.timedelta(days) for days in range(0, 4000, 40)]
+FORMS = ("%Y/%m/%d", "%Y.%m.%d", "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%m.%d.%Y", "%d-%m-%Y", "%m-%d-%Y")
+MAY = (datetime.date(2019, 5, 1) - datetime.date(1970, 1, 1)).days
+AMBIGUOUS = "at,x,label\n" + "1/5/2019,1,a\n2/6/2019,2,b\n" * 20
+
+
+def written(day, form, *, has_zeros=True):
+    text = day.strftime(form)
+    return text if has_zeros else re.sub(r"\b0", "", text)
+
+
+def rows_of(texts):
+    return [{"at": text, "x": row / 8, "label": "ab"[row % 2]} for row, text in enumerate(texts)]
+
+
+def source_of(file, ending, texts, name="data"):
+    rows = rows_of(texts)
+    if ending == "jsonl":
+        return file(f"{name}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    if ending == "csv":
+        lines = [",".join("" if value is None else str(value) for value in row.values()) for row in rows]
+        return file(f"{name}.csv", "\n".join(["at,x,label", *lines]) + "\n")
+    path = file(f"{name}.{ending}", "")
+    arrays = {key: [row[key] for row in rows] for key in rows[0]}
+    if ending == "npz":
+        np.savez(path, **arrays)
+    else:
+        pq.write_table(pa.table(arrays), path)
+    return path
+
+
+def rows_in(folder):
+    """The rows of the shards of all splits."""
+    return {
+        path.parent.name + path.name: pq.read_table(path).to_pylist() for path in sorted(folder.glob("*/*.parquet"))
+    }
+
+
+def column(manifests):
+    return manifests["train"].columns[0]
+
+
+@pytest.mark.parametrize("has_zeros", [True, False])
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_rows_are_the_same_in_each_form(ending, has_zeros, file, run, tmp_path, capsys):
+    run(source_of(file, ending, [f"{day}" for day in DAYS], "iso"), "iso")
+    expected = rows_in(tmp_path / "iso")
+    for number, form in enumerate(FORMS):
+        texts = [written(day, form, has_zeros=has_zeros) for day in DAYS]
+        manifests = run(source_of(file, ending, texts, f"data{number}"), f"out{number}")
+        assert rows_in(tmp_path / f"out{number}") == expected
+        assert (column(manifests).kind, column(manifests).source_type) == ("number", f"date {form}")
+        output = capsys.readouterr().out
+        assert f"column 'at' has dates of the form {form}, such as {texts[0]!r} = 2018-01-01: they become" in output
+        assert "free text" not in output
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet", "npz"])
+def test_a_declared_column_is_read_in_the_form_of_its_texts(ending, file, run, tmp_path, capsys):
+    run(source_of(file, "csv", [f"{day}" for day in DAYS], "iso"), "iso")
+    for number, (kind, form) in enumerate([("date", "%d/%m/%Y"), ("date %d %b %Y", "%d %b %Y")]):
+        texts = [written(day, form) for day in DAYS]
+        source = source_of(file, ending, texts, f"data{number}")
+        manifests = run(source, f"out{number}", columns={"at": kind})
+        assert rows_in(tmp_path / f"out{number}") == rows_in(tmp_path / "iso")
+        assert column(manifests).source_type == f"date {form}"
+        line = f"column 'at' has dates of the form {form}, such as '01/01/2018' = 2018-01-01. If they are"
+        assert (line in capsys.readouterr().out) == (kind == "date")
+
+
+@pytest.mark.parametrize("form", ["%Y-%m", "%Y/%m"])
+def test_a_month_is_its_first_day(form, file, run, tmp_path):
+    months = [datetime.date(1949 + row // 12, row % 12 + 1, 1) for row in range(100)]
+    run(source_of(file, "csv", [f"{day}" for day in months], "iso"), "iso")
+    manifests = run(source_of(file, "csv", [written(day, form) for day in months]))
+    assert rows_in(tmp_path / "out") == rows_in(tmp_path / "iso")
+    assert column(manifests).source_type == f"date {form}"
+
+
+def test_times_of_day(file, run, tmp_path):
+    times = [datetime.datetime(2018, 1, 1, 0, 30) + datetime.timedelta(hours=37 * hours) for hours in range(100)]
+    run(source_of(file, "csv", [f"{time}" for time in times], "iso"), "iso")
+    for number, form in enumerate(["%d/%m/%Y %H:%M:%S", "%m/%d/%Y %I:%M %p", "%Y/%m/%d %H:%M"]):
+        manifests = run(
+            source_of(file, "csv", [written(time, form) for time in times], f"data{number}"), f"out{number}"
+        )
+        assert rows_in(tmp_path / f"out{number}") == rows_in(tmp_path / "iso")
+        assert column(manifests).source_type == f"date {form[:8]}"
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet", "npz"])
+def test_a_late_row_tells_the_order(ending, file, run, monkeypatch):
+    monkeypatch.setattr(csv_files, "FIRST_BLOCK_BYTES", 2**10)
+    monkeypatch.setattr(csv_files, "BLOCK_BYTES", 2**10)
+    monkeypatch.setattr(json_table, "FIRST_BYTES", 2**10)
+    texts = ["1/5/2019", "2/6/2019"] * 200
+    columns = {} if ending in ("csv", "jsonl") else {"at": "date"}
+    for name, late, form in (("a", "12/13/2019", "%m/%d/%Y"), ("b", "13/12/2019", "%d/%m/%Y")):
+        manifests = run(source_of(file, ending, [*texts, late], name), name, columns=columns)
+        assert column(manifests).source_type == f"date {form}"
+    with pytest.raises(
+        ValueError, match=r"column 'at' has '13/1/2019', whose day is first, and '1/13/2019', whose mon"
+    ):
+        run(source_of(file, ending, [*texts, "1/13/2019", "13/1/2019"]), columns=columns)
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet", "npz"])
+def test_the_user_is_asked_for_an_open_order(ending, file, run, tmp_path):
+    source = source_of(file, ending, [None if ending == "csv" else "3/3/2019", "1/5/2019", "2/6/2019", "6/6/2019"] * 10)
+    columns = {} if ending in ("csv", "jsonl") else {"at": "date"}
+    with pytest.raises(ValueError, match="column 'at' has dates such as") as error:
+        run(source, columns=columns)
+    assert str(error.value) == (
+        "column 'at' has dates such as '1/5/2019', which is 2019-05-01 (%d/%m/%Y) or 2019-01-05 (%m/%d/%Y): no row "
+        """tells which. Set columns to {'at': "date %d/%m/%Y"} or {'at': "date %m/%d/%Y"}, {'at': "category"}, name """
+        "it in drop_columns, or write ISO dates"
+    )
+    manifests = run(source, columns={"at": "date %m/%d/%Y"})
+    assert column(manifests).source_type == "date %m/%d/%Y"
+    assert column(run(source, columns={"at": "category"})).kind == "category"
+
+
+def test_with_points_the_day_is_first(file, run):
+    assert column(run(source_of(file, "csv", ["1.5.2019", "2.6.2019"] * 20))).source_type == "date %d.%m.%Y"
+
+
+def test_a_value_of_another_form_is_a_wrong_row(file, run):
+    late = "13/1/2019,1,a\n14/1/2019,2,b\n" * 50_000
+    source = file("data.csv", f"at,x,label\n{late}1/13/2019,1,a\nsoon,2,b\n")
+    with pytest.raises(ValueError, match="these are 2 rows") as error:
+        run(source)
+    assert (
+        "row 100002 of data.csv: 'at' is '1/13/2019', which is no date of the form %d/%m/%Y, such as 31/01/2024: "
+        "correct it, or leave it empty" in str(error.value)
+    )
+
+
+@pytest.mark.parametrize(
+    ("ending", "advice"),
+    [
+        ("csv", """csv_format to {"missing": ["?", "unknown"]} if it means a missing value"""),
+        ("jsonl", "write null"),
+    ],
+)
+def test_a_word_among_dates_is_named(ending, advice, file, run, capsys):
+    source = source_of(file, ending, [*(written(day, "%d.%m.%Y") for day in DAYS), "unknown"])
+    formats = {"csv_format": CsvFormat(missing=("?",))}
+    assert column(run(source, **formats)).kind == "category"
+    output = capsys.readouterr().out
+    assert "column 'at' has dates in most of its first rows, but also 'unknown', and becomes a category. To" in output
+    assert advice in output
+    formats = {"csv_format": CsvFormat(missing=("?", "unknown")), "on_bad_row": "skip", "columns": {"at": "date"}}
+    assert column(run(source, **formats)).source_type == "date %d.%m.%Y"
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet", "npz"])
+@pytest.mark.parametrize("form", ["%d/%m/%Y", "%d.%m.%Y %H:%M"])
+def test_the_newest_rows_by_dates_of_a_form(form, ending, file, run, tmp_path):
+    run(source_of(file, "csv", [f"{day}" for day in DAYS], "iso"), "iso", time_column="at")
+    run(source_of(file, ending, [written(day, form) for day in DAYS]), time_column="at")
+    assert rows_in(tmp_path / "out") == rows_in(tmp_path / "iso")
+
+
+def test_the_form_of_a_time_column_is_that_of_the_main_source(file, run):
+    test = file("test.csv", "at,x,label\n1/5/2019,1,a\n")
+    source = source_of(file, "csv", [written(day, "%d/%m/%Y") for day in DAYS])
+    manifests = run(source, sources={"test": str(test)}, time_column="at")
+    assert manifests["test"].rows == 1
+    with pytest.raises(ValueError, match=r'"date %m/%d/%Y"}, which makes it an input, or write ISO dates'):
+        run(file("data.csv", AMBIGUOUS), time_column="at")
+
+
+def test_other_rows_are_read_in_the_form_of_the_training_rows(file, run, tmp_path):
+    source = source_of(file, "csv", [written(day, "%d/%m/%Y") for day in DAYS])
+    few = file("few.csv", "at,x,label\n1/5/2019,1,a\n")
+    manifests = run(source, sources={"validation": str(few)})
+    assert [row["at"] for row in rows_in(tmp_path / "out")["validationpart-00000.parquet"]] == [MAY]
+    options = {"validation_fraction": 0, "test_fraction": 1}
+    assert run(few, "like", like=manifests["train"], **options)["test"].columns == manifests["train"].columns
+    assert [row["at"] for row in rows_in(tmp_path / "like")["testpart-00000.parquet"]] == [MAY]
+    with pytest.raises(ValueError, match=r"'at' is '1/13/2019', which is no date of the form %d/%m/%Y"):
+        run(file("other.csv", "at,x,label\n1/13/2019,1,a\n"), like=manifests["train"], **options)
+
+
+def test_kept_texts_stay_as_they_are_written(file, run):
+    options = {"task": "none", "label_column": ""}
+    assert column(run(file("data.csv", AMBIGUOUS), **options)).dtype == "string"
+    assert column(run(file("iso.csv", "at,x\n" + "2019-05-01,1\n" * 20), **options)).dtype == "timestamp[us]"
+    assert column(run(file("data.csv", AMBIGUOUS), columns={"at": "date %d/%m/%Y"}, **options)).kind == "number"
+
+
+@pytest.mark.parametrize("kind", ["date %d/%m", "date DD/MM/YYYY", "date %Q", "date %Y %Y"])
+def test_wrong_formats_are_refused(kind):
+    with pytest.raises(ValueError, match=f"columns: the kind of 'at' is '{kind}': after date must be a format of Pyth"):
+        parse_options(
+            label_column="label",
+            validation_fraction=0,
+            test_fraction=0,
+            shards=1,
+            seed=0,
+            image_size="",
+            drop_columns=(),
+            columns={"at": kind},
+        )
