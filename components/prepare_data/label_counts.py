@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from kfp_distributed.components.prepare_data.data_warnings import text_form
 from kfp_distributed.components.prepare_data.growing_vocabulary import GrowingVocabulary
+from kfp_distributed.components.prepare_data.label_warnings import regression_advice
 from kfp_distributed.components.prepare_data.plan import order_classes
 from kfp_distributed.components.prepare_data.reading import ReadAgain
 from kfp_distributed.components.prepare_data.spelled_values import FINITE, value_names
@@ -110,7 +111,8 @@ class LabelCounts:
                 reason = f"label_column {self._name!r} has more than {_CLASS_NUMBERS} different whole numbers"
                 raise ReadAgain(regression=reason)
         if count > MAXIMUM_CLASSES:
-            advice = "name another label_column" + ', or set task to "regression"' * self._are_numbers
+            advice = regression_advice(dict.fromkeys(self.vocabulary.codes, 1))
+            advice = "name another label_column" + (advice and f", or {advice}")
             raise ValueError(
                 f"column {self._name!r} has more than {MAXIMUM_CLASSES:,} different values, of the form "
                 f"{text_form(next(iter(self.vocabulary.codes)))!r}: {advice}"

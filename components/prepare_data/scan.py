@@ -26,6 +26,7 @@ from kfp_distributed.components.prepare_data.chunk_scan import (
 from kfp_distributed.components.prepare_data.chunks import CHUNK_BYTES
 from kfp_distributed.components.prepare_data.data_warnings import column_warnings
 from kfp_distributed.components.prepare_data.growing_vocabulary import sorted_codes
+from kfp_distributed.components.prepare_data.label_warnings import label_warnings
 from kfp_distributed.components.prepare_data.piece_codes import PieceCodes
 from kfp_distributed.components.prepare_data.pieces import PieceFiles, Pieces
 from kfp_distributed.components.prepare_data.preparation_options import Options
@@ -277,7 +278,10 @@ class Merge:
             label,
             class_counts,
             {name: count.missing for name, count in counts.items()},
-            column_warnings(counts, self._all.rows, label.name, label.classes, filled),
+            [
+                *column_warnings(counts, self._all.rows, filled),
+                *label_warnings(label.name, dict(zip(label.classes, class_counts, strict=True))),
+            ],
             tuple(name for name, count in counts.items() if count.precision.collapses()),
             self._codes(columns, names, spelled),
             self._all.dropped,
