@@ -159,12 +159,14 @@ def duplicate_warnings(duplicates: Sequence[Duplicates], collapsed: Sequence[str
 
 
 def unseen_warnings(unseen: Sequence[Unseen]) -> list[str]:
-    """Return one line for each category with values that no training row has."""
+    """Return one line for each category with values that no training row has, first those that are useless in a split."""
     lines = [
         f"column {category.column!r} has {len(category.values):,} value{'s' * (len(category.values) > 1)} in no "
-        f"training row, such as {category.values[0][:EXAMPLE_LENGTH]!r}. Validation and test rows with them "
-        f"({category.rows:,}) count as rows without a value, as new values will when the model is used"
-        for category in unseen
+        f"training row, such as {category.values[0][:EXAMPLE_LENGTH]!r}. "
+        + _lost_splits(category)
+        + f"Validation and test rows with them ({category.rows:,}) count as rows without a value, as new values will "
+        "when the model is used"
+        for category in sorted(unseen, key=lambda category: not category.splits)
     ]
     hidden = len(lines) - _MAXIMUM_WARNINGS
     return lines if hidden <= 0 else [*lines[:_MAXIMUM_WARNINGS], f"… and {hidden} more such columns"]
@@ -200,6 +202,15 @@ def _warnings_of_column(name: str, counts: ColumnCounts, rows: int, *, is_filled
             "value that occurs once. Name it in drop_columns, or write numbers or fewer categories in the source"
         )
     return lines
+
+
+def _lost_splits(category: Unseen) -> str:
+    if not category.splits:
+        return ""
+    return (
+        f"No value of the {' and '.join(category.splits)} rows is in a training row, so that the column tells a model "
+        "nothing there: write its values in one way in all files, or name it in drop_columns. "
+    )
 
 
 def _goal(kind: str, *, is_filled: bool) -> str:

@@ -293,13 +293,11 @@ class Merge:
         found = []
         for column in columns:
             if column.kind == "category":
-                values = {
-                    text: rows
-                    for text, rows in self._all.counts[column.name].values.items()
-                    if text not in column.vocabulary
-                }
+                present = self._all.counts[column.name].values
+                values = {text: rows for text, rows in present.items() if text not in column.vocabulary}
                 if values:
-                    found.append(Unseen(column.name, tuple(values), sum(values.values())))
+                    splits = ("new",) if len(values) == len(present) else ()
+                    found.append(Unseen(column.name, tuple(values), sum(values.values()), splits))
         return tuple(found)
 
     def _codes(

@@ -1,15 +1,16 @@
 """The rows that are drawn together: those of a class whose split is drawn, or those of a class and a split."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations
+from itertools import combinations, compress
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kfp_distributed.components.prepare_data.left_out import first_names
 from kfp_distributed.components.prepare_data.pieces import PieceFiles
 from kfp_distributed.components.prepare_data.plan import Plan, dealt, plan_split
 from kfp_distributed.components.prepare_data.preparation_options import Options
@@ -150,6 +151,8 @@ def plan_strata(
         counts[of_piece.strata] += of_piece.rows
         file.add(piece, of_piece)
     plan = _plan(counts.reshape(_SPLITS, empty.classes), options, validation, test)
+    if has_classes and not options.like:
+        _check_trained(label, scan.label.classes, plan)
     warnings = balance_warnings(split_of, split_by, validation, test, scan.frequent_groups) if split_of else ()
     return replace(empty, plan=plan, warnings=tuple(warnings)), file
 
@@ -242,6 +245,29 @@ def _refuse_shared_groups(groups_of_pieces: Iterable[Mapping[int, NDArray[np.uin
                 f"group_column {column!r}: {shared:,} of its values are in {names[split]} and in {names[other]}, so "
                 "that one group would be in two datasets: remove their rows from one of the two, or leave group_column "
                 "empty"
+            )
+
+
+def _check_trained(label: str, classes: Sequence[str], plan: Plan) -> None:
+    """Check that each split with rows has some of a class of the training rows.
+
+    Args:
+        label: Name of the label.
+        classes: The classes.
+        plan: Rows of each of the 4 * classes strata.
+
+    Raises:
+        ValueError: All classes of a split are in no training row.
+    """
+    is_trained = plan.train.reshape(_SPLITS, -1).sum(axis=0) > 0
+    held_out = plan.held_out.reshape(_SPLITS, -1, 2).sum(axis=0)
+    for split, rows in zip(("validation", "test"), held_out.T, strict=True):
+        if rows.any() and not rows[is_trained].any():
+            found, trained = (first_names([*compress(classes, some)]) for some in (rows > 0, is_trained))
+            raise ValueError(
+                f"no row of the {split} split has a class of the training rows, so that every score would be 0: "
+                f"label_column {label!r} has {found} there, and {trained} in the training rows. Write the classes in "
+                "one way in all files, or choose splits that share them"
             )
 
 
