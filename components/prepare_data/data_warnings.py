@@ -159,7 +159,7 @@ def duplicate_warnings(duplicates: Sequence[Duplicates], collapsed: Sequence[str
 
 
 def unseen_warnings(unseen: Sequence[Unseen]) -> list[str]:
-    """Return one line for each category with values that no training row has, first those that are useless in a split."""
+    """Return one line for each category with values that no training row has; first those of no use in a split."""
     lines = [
         f"column {category.column!r} has {len(category.values):,} value{'s' * (len(category.values) > 1)} in no "
         f"training row, such as {category.values[0][:EXAMPLE_LENGTH]!r}. "

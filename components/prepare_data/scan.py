@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +32,7 @@ from kfp_distributed.components.prepare_data.piece_codes import PieceCodes
 from kfp_distributed.components.prepare_data.pieces import PieceFiles, Pieces
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.read_ahead import read_ahead
-from kfp_distributed.components.prepare_data.reading import RejectedRows
+from kfp_distributed.components.prepare_data.reading import RejectedRows, rows_by_column
 from kfp_distributed.components.prepare_data.source import Source
 from kfp_distributed.components.prepare_data.spelled_values import value_names
 from kfp_distributed.components.prepare_data.split_rows import DRAWN
@@ -57,6 +58,7 @@ class Scan(NamedTuple):
         collapsed: Inputs whose different numbers become equal as 32-bit floats.
         codes: For each category and the label with classes, the index of a value by its code in the pieces.
         dropped: Rows that were left out because a value is missing.
+        gaps: Rows without a value of each column among them.
         unseen: Values of categories that the dataset does not have whose vocabularies are applied.
         frequent_groups: Values of the group column, among which are those of many rows.
     """
@@ -69,6 +71,7 @@ class Scan(NamedTuple):
     collapsed: tuple[str, ...]
     codes: Mapping[str, NDArray[np.int32]]
     dropped: int = 0
+    gaps: Mapping[str, int] = MappingProxyType({})
     unseen: tuple[Unseen, ...] = ()
     frequent_groups: tuple[str, ...] = ()
 
@@ -149,17 +152,17 @@ class Scanner:
         Raises:
             ValueError: Rows or the label cannot be used.
         """
-        refuse_no_rows(self._pieces.rows, self._merge.dropped, rejected)
+        refuse_no_rows(self._pieces.rows, self._merge.lines_about_gaps(), rejected)
         self._pieces.flush()
         return self._merge.result()
 
 
-def refuse_no_rows(rows: int, dropped: int, rejected: RejectedRows) -> None:
+def refuse_no_rows(rows: int, left_out: Sequence[str], rejected: RejectedRows) -> None:
     """Check that all rows can be used, but for those that are skipped, and that there are any.
 
     Args:
         rows: Number of the usable rows.
-        dropped: Number of the rows that were left out because a value is missing.
+        left_out: Lines about other rows that were left out.
         rejected: The rows that cannot be used.
 
     Raises:
@@ -167,7 +170,7 @@ def refuse_no_rows(rows: int, dropped: int, rejected: RejectedRows) -> None:
     """
     rejected.check()
     if not rows:
-        notes = [*lines_about_gaps(dropped), *rejected.notes()]
+        notes = [*left_out, *rejected.notes()]
         raise ValueError("; ".join(["no row is left", *notes]) + ". Correct the rows, or drop the columns with gaps")
 
 
@@ -211,10 +214,9 @@ class Merge:
         self._missing = options.missing or ("keep" if source.task == "none" else "impute")
         self._all = empty_scan(source, options, options.on_bad_row)
 
-    @property
-    def dropped(self) -> int:
-        """Rows that were left out because a value is missing."""
-        return self._all.dropped
+    def lines_about_gaps(self) -> list[str]:
+        """Return a line about the rows that were left out because a value is missing, if there are any."""
+        return lines_about_gaps(self._all.dropped, self._all.gaps)
 
     def add(self, later: ChunkScan, rejected: RejectedRows, rows_before: Counter[str]) -> None:
         """Add the chunk that follows.
@@ -239,6 +241,7 @@ class Merge:
         found.groups.merge(later.groups)
         found.rows += later.rows
         found.dropped += later.dropped
+        found.gaps.update(later.gaps)
         rejected.merge(later.rejected, rows_before)
         rows_before.update(later.rows_of_files)
         if later.error:
@@ -285,6 +288,7 @@ class Merge:
             tuple(name for name, count in counts.items() if count.precision.collapses()),
             self._codes(columns, names, spelled),
             self._all.dropped,
+            self._all.gaps,
             self._unseen(columns) if like else (),
             self._all.groups.texts,
         )
@@ -315,6 +319,11 @@ class Merge:
         return {name: sorted_codes(vocabularies[name].codes, order) for name, order in orders.items()}
 
 
-def lines_about_gaps(dropped: int) -> list[str]:
-    """Return a line about the rows that were left out because a value is missing, if there are any."""
-    return [f"left out {dropped:,} rows in which a value is missing"] if dropped else []
+def lines_about_gaps(dropped: int, gaps: Mapping[str, int]) -> list[str]:
+    """Return a line about the rows that were left out because a value is missing, if there are any.
+
+    Args:
+        dropped: Number of the rows.
+        gaps: Those without a value of each column.
+    """
+    return [f"left out {dropped:,} rows in which a value is missing ({rows_by_column(gaps)})"] if dropped else []

@@ -228,7 +228,7 @@ def test_a_split_without_a_class_of_the_training_rows_is_refused(file, run, spli
 
 def test_a_test_of_later_classes_is_refused(file, run):
     rows = "".join(f"{i},{2000 + i},{'ab'[i % 2] if i < 80 else 'cd'[i % 2]}\n" for i in range(100))
-    with pytest.raises(ValueError, match="no row of the test split has a class of .*has 'c', 'd' there, and 'a', 'b'"):
+    with pytest.raises(ValueError, match=r"no row of the test split has a class of .*has 'c', 'd' there, and 'a', 'b'"):
         run(file("data.csv", "x,year,label\n" + rows), time_column="year", test_fraction=0.2, validation_fraction=0)
 
 
