@@ -134,8 +134,14 @@ class LabelCounts:
         self._lowest, self._highest = min(self._lowest, other._lowest), max(self._highest, other._highest)
         self._rows += other._rows
 
-    def result(self, like: DatasetManifest | None) -> tuple[Label, tuple[int, ...], Mapping[str, int]]:
+    def result(
+        self, like: DatasetManifest | None, *, drops_rare: bool = False
+    ) -> tuple[Label, tuple[int, ...], Mapping[str, int]]:
         """Return the label, the rows of each class, and the class of each value.
+
+        Args:
+            like: Manifest of the dataset whose label is applied; None for none.
+            drops_rare: Whether values of one row are left out. Default: they are an error.
 
         Raises:
             ValueError: The labels cannot be predicted.
@@ -158,6 +164,8 @@ class LabelCounts:
         class_rows = Counter[str]()
         for text, name in names.items():
             class_rows[name] += rows[text]
+        if drops_rare and not like:
+            class_rows = Counter({name: count for name, count in class_rows.items() if count > 1})
         classes = like.label.classes if like else order_classes(class_rows, self._name)
         indices = {name: index for index, name in enumerate(classes)}
         spelled = {text: indices[name] for text, name in names.items() if name in indices}

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from kfp_distributed.components.prepare_data.label_warnings import regression_advice
 from kfp_distributed.components.prepare_data.preparation_options import Options
 
+_OR_DROP = ', or set rare_classes to "drop" to leave their rows out; each class needs two rows'
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -72,12 +74,12 @@ def order_classes(counts: Mapping[str, int], label: str) -> tuple[str, ...]:
         raise ValueError(
             f"label_column {label!r} has {len(classes)} different numbers, {len(rare)} of them in one row only "
             f"(such as {rare[0][:40]}): if they are quantities, {advice}. If they are classes, add rows of "
-            "the rare ones or leave those out; each class needs two rows"
+            f"the rare ones{_OR_DROP}"
         )
     if rare:
         raise ValueError(
-            f"label_column {label!r}: {rare[0][:40]!r} has one row only (classes of one row: {len(rare)}): add rows or "
-            "leave it out; each class needs two rows"
+            f"label_column {label!r}: {rare[0][:40]!r} has one row only (classes of one row: {len(rare)}): add rows"
+            f"{_OR_DROP}"
         )
     return classes
 

@@ -25,7 +25,7 @@ from kfp_distributed.components.prepare_data.chunk_scan import (
     scan_blocks,
 )
 from kfp_distributed.components.prepare_data.chunks import CHUNK_BYTES
-from kfp_distributed.components.prepare_data.data_warnings import column_warnings
+from kfp_distributed.components.prepare_data.data_warnings import EXAMPLE_LENGTH, column_warnings
 from kfp_distributed.components.prepare_data.growing_vocabulary import sorted_codes
 from kfp_distributed.components.prepare_data.label_warnings import label_warnings
 from kfp_distributed.components.prepare_data.piece_codes import PieceCodes
@@ -41,6 +41,9 @@ from kfp_distributed.storage.dataset import Column, Label
 
 FIXED_SPLIT = "\0file"
 """Name of a column of pieces: the split of a row whose file decides about it. No source has a column of this name."""
+
+LEFT_OUT = -1
+"""Index of the class of rows that are left out, because no other row has their class."""
 
 ROWS_PER_LOG_LINE = 1_000_000
 """Rows between two log lines about the progress of the pass."""
@@ -266,7 +269,7 @@ class Merge:
             counts[name].missing = vocabulary.missing
             for text, rows in vocabulary.rows.items():
                 counts[name].values[names[name][text]] += rows
-        label, class_counts, spelled = self._all.label.result(like)
+        label, class_counts, spelled = self._all.label.result(like, drops_rare=self._options.rare_classes == "drop")
         columns = (
             like.columns
             if like
@@ -282,6 +285,7 @@ class Merge:
             class_counts,
             {name: count.missing for name, count in counts.items()},
             [
+                *self._lines_about_rare_classes(spelled),
                 *column_warnings(counts, self._all.rows, filled),
                 *label_warnings(label.name, dict(zip(label.classes, class_counts, strict=True))),
             ],
@@ -292,6 +296,15 @@ class Merge:
             self._unseen(columns) if like else (),
             self._all.groups.texts,
         )
+
+    def _lines_about_rare_classes(self, spelled: Mapping[str, int]) -> list[str]:
+        rare = [text for text in self._all.label.vocabulary.codes if text not in spelled]
+        if not rare or self._options.like:
+            return []
+        return [
+            f"left out the rows of {len(rare):,} class{'es' * (len(rare) > 1)} of one row (rare_classes), such as "
+            f"{rare[0][:EXAMPLE_LENGTH]!r}"
+        ]
 
     def _unseen(self, columns: Iterable[Column]) -> tuple[Unseen, ...]:
         found = []
@@ -307,15 +320,15 @@ class Merge:
     def _codes(
         self, columns: Iterable[Column], names: Mapping[str, Mapping[str, str]], spelled: Mapping[str, int]
     ) -> dict[str, NDArray[np.int32]]:
-        """Return the index in the vocabulary of each code; of the label the index of the class."""
+        """Return the index in the vocabulary of each code; of the label the index of the class, or LEFT_OUT."""
         vocabularies, orders = {**self._all.vocabularies}, {}
         for column in columns:
             if column.kind == "category":
                 indices = {text: index for index, text in enumerate(column.vocabulary, 1)}
                 orders[column.name] = {text: indices.get(name, 0) for text, name in names[column.name].items()}
         if self._source.task == "classification":
-            orders[self._source.label] = dict(spelled)
-            vocabularies[self._source.label] = self._all.label.vocabulary
+            vocabularies[self._source.label] = vocabulary = self._all.label.vocabulary
+            orders[self._source.label] = {text: spelled.get(text, LEFT_OUT) for text in vocabulary.codes}
         return {name: sorted_codes(vocabularies[name].codes, order) for name, order in orders.items()}
 
 

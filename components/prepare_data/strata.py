@@ -14,7 +14,7 @@ from kfp_distributed.components.prepare_data.left_out import first_names
 from kfp_distributed.components.prepare_data.pieces import PieceFiles
 from kfp_distributed.components.prepare_data.plan import Plan, dealt, plan_split
 from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.scan import FIXED_SPLIT, Scan
+from kfp_distributed.components.prepare_data.scan import FIXED_SPLIT, LEFT_OUT, Scan
 from kfp_distributed.components.prepare_data.source import SPLIT_KEY, SplitBy
 from kfp_distributed.components.prepare_data.split_balance import balance_warnings
 from kfp_distributed.components.prepare_data.split_rows import (
@@ -96,12 +96,13 @@ class Strata:
     warnings: tuple[str, ...] = ()
 
     def of(self, rows: pa.RecordBatch) -> NDArray[np.int64]:
-        """Return the stratum of each row of a piece: 4 times as many as classes, by split."""
+        """Return the stratum of each row of a piece: 4 times as many as classes, by split. LEFT_OUT for none."""
         return _strata(rows, self)
 
     def counts(self, rows: pa.RecordBatch) -> StrataRows:
         """Return the rows of each stratum in a piece."""
-        counts = np.bincount(self.of(rows))
+        of_rows = self.of(rows)
+        counts = np.bincount(of_rows[of_rows != LEFT_OUT])
         strata = np.flatnonzero(counts)
         return StrataRows(strata.astype(np.uint32), counts[strata].astype(np.uint32))
 
@@ -284,7 +285,7 @@ def _strata(rows: pa.RecordBatch, strata: Strata) -> NDArray[np.int64]:
     if FIXED_SPLIT in strata.names:
         fixed = rows[FIXED_SPLIT].to_numpy()
         splits = np.where(fixed == DRAWN, splits, fixed)
-    return splits * strata.classes + classes
+    return np.where(classes == LEFT_OUT, LEFT_OUT, splits * strata.classes + classes)
 
 
 def _plan(counts: NDArray[np.int64], options: Options, validation: float, test: float) -> Plan:
