@@ -11,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.chunks import CountRows, FilePart
+from kfp_distributed.storage.errors import one_line
 
 REPORTED_ROWS = 20
 """Rows that cannot be used and are reported together."""
@@ -194,7 +195,7 @@ def reading(name: str, *errors: type[Exception]) -> Iterator[None]:
     except RowsRefused:
         raise
     except (OSError, ValueError, KeyError, NotImplementedError, *errors) as error:  # type: ignore[misc]
-        raise ValueError(f"{name} cannot be read: {error}") from error
+        raise ValueError(f"{name} cannot be read: {one_line(error)}") from error
 
 
 def readable(name: str, parts: Iterator[Rows]) -> Iterator[Rows]:
