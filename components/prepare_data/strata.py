@@ -138,11 +138,14 @@ def plan_strata(
     label = scan.label.name
     has_classes = scan.label.task == "classification"
     names = [*((label,) if has_classes else ()), *((SPLIT_KEY,) if split_by.kind else ())]
-    split_of = _split_of(_KeyTasks(pieces, bool(fixed), run), split_by, validation, test, options.seed)
+    codes = scan.codes[label] if has_classes else None
+    rare = label if codes is not None and LEFT_OUT in codes else ""
+    keys = _KeyTasks(_Keys(pieces, bool(fixed), rare, codes), run)
+    split_of = _split_of(keys, split_by, validation, test, options.seed)
     empty = Strata(
         (*names, *((FIXED_SPLIT,) if fixed else ())),
         len(scan.label.classes) if has_classes else 1,
-        scan.codes[label] if has_classes else None,
+        codes,
         split_of,
         dealt(np.empty(0, np.int64), np.empty((0, 2), np.int64), options.shards),
     )
@@ -171,41 +174,67 @@ def _count_piece(pieces: PieceFiles, strata: Strata, piece: int) -> StrataRows:
 
 
 @dataclass(frozen=True)
-class _KeyTasks:
-    """Runs functions of the group or time of each row of a piece, and of the split of its file.
+class _Keys:
+    """The group or time of each row, without those that are left out, and the split of its file.
 
     Attributes:
         pieces: The rows.
         has_fixed: Whether files may have splits of their own.
-        run: Runs a function for each piece.
+        label: Name of the label, if it tells which rows are left out; else "".
+        codes: Class of each code of the label, or LEFT_OUT.
     """
 
     pieces: PieceFiles
     has_fixed: bool
+    label: str
+    codes: NDArray[np.int32] | None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Columns that are read."""
+        return (SPLIT_KEY, *((FIXED_SPLIT,) if self.has_fixed else ()), *((self.label,) if self.label else ()))
+
+    def read(self, piece: int) -> pa.RecordBatch:
+        """Return the columns of a piece."""
+        rows, _ = self.pieces.read(piece, self.names)
+        if self.codes is None or not self.label:
+            return rows
+        return rows.filter(pa.array(self.codes[rows[self.label].to_numpy()] != LEFT_OUT))
+
+
+@dataclass(frozen=True)
+class _KeyTasks:
+    """Runs functions of the keys of each piece.
+
+    Attributes:
+        keys: The keys.
+        run: Runs a function for each piece.
+    """
+
+    keys: _Keys
     run: RunTasks
 
     def drawn(self, function: Callable[[NDArray[np.int64]], Result]) -> Iterable[Result]:
         """Yield a function of the keys of the rows whose split no file decides, by piece."""
-        return self._run(partial(_of_drawn_keys, self.pieces, self.has_fixed, function))
+        return self._run(partial(_of_drawn_keys, self.keys, function))
 
     def groups_of_files(self) -> Iterable[Mapping[int, NDArray[np.uint64]]]:
         """Yield the groups of each split of a file, by piece."""
-        return self._run(partial(_groups_of_files, self.pieces))
+        return self._run(partial(_groups_of_files, self.keys))
 
     def _run(self, task: Callable[[int], Result]) -> Iterable[Result]:
-        return run_in_groups(self.run, task, self.pieces.numbers, self.pieces.at_once((SPLIT_KEY,)))
+        pieces = self.keys.pieces
+        return run_in_groups(self.run, task, pieces.numbers, pieces.at_once(self.keys.names))
 
 
-def _of_drawn_keys(
-    pieces: PieceFiles, has_fixed: bool, function: Callable[[NDArray[np.int64]], Result], piece: int
-) -> Result:
-    rows, _ = pieces.read(piece, (SPLIT_KEY, FIXED_SPLIT) if has_fixed else (SPLIT_KEY,))
+def _of_drawn_keys(all_keys: _Keys, function: Callable[[NDArray[np.int64]], Result], piece: int) -> Result:
+    rows = all_keys.read(piece)
     keys = rows[SPLIT_KEY].to_numpy().view(np.int64)
-    return function(keys[rows[FIXED_SPLIT].to_numpy() == DRAWN] if has_fixed else keys)
+    return function(keys[rows[FIXED_SPLIT].to_numpy() == DRAWN] if all_keys.has_fixed else keys)
 
 
-def _groups_of_files(pieces: PieceFiles, piece: int) -> Mapping[int, NDArray[np.uint64]]:
-    rows, _ = pieces.read(piece, (SPLIT_KEY, FIXED_SPLIT))
+def _groups_of_files(all_keys: _Keys, piece: int) -> Mapping[int, NDArray[np.uint64]]:
+    rows = all_keys.read(piece)
     keys, splits = rows[SPLIT_KEY].to_numpy(), rows[FIXED_SPLIT].to_numpy()
     return {split: np.unique(keys[splits == split]) for split in (DRAWN, VALIDATION, TEST)}
 
@@ -221,7 +250,7 @@ def _split_of(
         return None
     if split_by.kind == "time":
         return split_times(tasks.drawn, validation, test, split_by.column)
-    if tasks.has_fixed:
+    if tasks.keys.has_fixed:
         _refuse_shared_groups(tasks.groups_of_files(), split_by.column)
     groups = RowsOfGroups()
     for of_piece in tasks.drawn(count_groups):

@@ -41,6 +41,14 @@ def test_rows_of_classes_of_one_row_are_left_out(file, run, tmp_path, capsys, sm
     assert f"<li>{line}" in html.unescape((tmp_path / "out" / "overview.html").read_text())
 
 
+def test_the_fractions_are_those_of_the_other_rows(file, run):
+    """The newest rows have classes of one row, which would be the whole test split."""
+    rows = "".join(f"{row},{2000 + row},{'ab'[row % 2] if row < 80 else row}\n" for row in range(100))
+    options = {"time_column": "year", "validation_fraction": 0, "rare_classes": "drop"}
+    manifests = run(file("data.csv", "x,year,label\n" + rows), **options)
+    assert [manifests[split].rows for split in ("train", "test")] == [72, 8]
+
+
 def test_rows_of_rare_classes_of_a_test_file_are_left_out(file, run, tmp_path):
     test = file("test.csv", "x,patient,year,label\n1000,0,1,a\n1001,0,1,other\n")
     manifests = run(table(file), sources={"test": str(test)}, rare_classes="drop")
