@@ -52,6 +52,7 @@ def training_function(with_steps: Steps, export_if_good_enough: Callable[..., An
         columns: dict = {},  # noqa: B006
         drop_columns: list[str] = [],  # noqa: B006
         missing: str = "auto",
+        rare_classes: str = "refuse",
         csv_format: dict = {},  # noqa: B006
         group_column: str = "",
         time_column: str = "",
@@ -85,6 +86,8 @@ def training_function(with_steps: Steps, export_if_good_enough: Callable[..., An
                 columns.
             missing: What becomes of missing values. Allowed values: "impute" (the median of the training rows), "drop"
                 (leave the row out), "refuse" (an error), "keep" (NaN) and "auto" (impute). Default: "auto".
+            rare_classes: What becomes of classes of one row. Allowed values: "refuse" (an error) and "drop" (leave
+                their rows out). Default: "refuse".
             csv_format: How CSV files are written. Example: {"separator": ";", "decimal": ",", "missing": ["?"]}.
                 Default: {}, which means commas, points, UTF-8 and a header.
             group_column: Column whose equal values come into one dataset. Example: "patient". Default: empty, which
@@ -141,6 +144,7 @@ def training_function(with_steps: Steps, export_if_good_enough: Callable[..., An
             columns=columns,
             drop_columns=drop_columns,
             missing=missing,
+            rare_classes=rare_classes,
             csv_format=csv_format,
             group_column=group_column,
             time_column=time_column,

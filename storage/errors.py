@@ -1,4 +1,4 @@
-"""Errors of the stores."""
+"""Errors of the stores, and the texts of the errors of libraries."""
 
 
 class StorageError(Exception):
@@ -30,3 +30,8 @@ class KeyNotFound(StorageError):
 
 class ChecksumMismatch(StorageError):
     """An object has another size or SHA-256 than expected."""
+
+
+def one_line(error: object) -> str:
+    """Return the text of an error of a library, such as Arrow, which may have line ends, as one line of a message."""
+    return " ".join(str(error).split())

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from kfp_distributed.storage.dataset import Shard
-from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, StorageError, StoreAway
+from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, StorageError, StoreAway, one_line
 from kfp_distributed.storage.files import OnBytes, ignore_bytes
 from kfp_distributed.storage.store import Store
 
@@ -129,7 +129,7 @@ class ShardReader:
         try:
             yield
         except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError.
-            raise self._error(str(error)) from None
+            raise self._error(one_line(error)) from None
 
     def _error(self, cause: str) -> ChecksumMismatch:
         store = self._store

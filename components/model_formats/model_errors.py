@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from kfp_distributed.storage.errors import one_line
+
 # TensorFlow's errors may contain a complete graph. Their first two or three lines name the cause.
 _REASON_LENGTH = 300
 LOAD_ADVICE = "save it with the library versions of this step, without custom classes and operations"
@@ -33,5 +35,5 @@ def model_errors(action: str, advice: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = " ".join(str(error).split())[:_REASON_LENGTH]
+        reason = one_line(error)[:_REASON_LENGTH]
         raise ModelFailed(action, advice, f"{type(error).__name__}: {reason}") from error

@@ -17,6 +17,7 @@ from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.schema_table import BATCH_BYTES, SchemaTable
 from kfp_distributed.components.prepare_data.stored_files import SourcePath, StoredPath
 from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
+from kfp_distributed.storage.errors import one_line
 
 # The last bytes of a stream. A reader does not notice that a stream without them lacks its last batches.
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
@@ -140,4 +141,4 @@ def _damage() -> Iterator[None]:
     try:
         yield
     except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(f"it is not a complete Arrow file: write or copy it again ({error})") from None
+        raise ValueError(f"it is not a complete Arrow file: write or copy it again ({one_line(error)})") from None

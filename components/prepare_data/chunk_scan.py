@@ -6,7 +6,8 @@ Chunks are scanned by themselves, in any process. What they have shown is merged
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -41,8 +42,8 @@ class PartRows(NamedTuple):
         part: The part.
         rows: The rows that can be read; None after the last ones.
         counted: Number of the rows, whether they can be read or not.
-        problems: The first of the rows that cannot be read.
-        rejected: Number of those rows.
+        problems: The first of the rows that cannot be read, and the first of each column.
+        rejected: Number of those rows by column.
         error: Why the reading ended; None if it did not.
     """
 
@@ -50,7 +51,7 @@ class PartRows(NamedTuple):
     rows: Rows | None
     counted: int
     problems: list[_Problem]
-    rejected: int
+    rejected: Counter[str]
     error: Exception | None = None
 
 
@@ -66,6 +67,7 @@ class ChunkScan:
         groups: Frequent values of the group column.
         rows: Usable rows.
         dropped: Rows that were left out because a value is missing.
+        gaps: Rows without a value of each column among them.
         rows_of_files: Rows of each file, whether they can be used or not.
         error: Why the scan ended before all rows were read. It is raised when the chunks before are merged.
     """
@@ -77,6 +79,7 @@ class ChunkScan:
     groups: FrequentTexts = field(default_factory=FrequentTexts)
     rows: int = 0
     dropped: int = 0
+    gaps: Counter[str] = field(default_factory=Counter)
     rows_of_files: dict[str, int] = field(default_factory=dict)
     error: Exception | None = None
 
@@ -156,25 +159,34 @@ class _Found:
     """Collects what the reader of a part tells about the rows of a block."""
 
     def __init__(self, policy: Literal["refuse", "skip"]) -> None:
-        self._counted = self._rejected = 0
+        self._counted, self._rejected = 0, Counter[str]()
         self._problems: list[_Problem] = []
+        self._most = 2 * REPORTED_ROWS
         self._all = RejectedRows(policy)
 
     def count(self, rows: int) -> None:
         self._counted += rows
 
     def reject(self, row: int, column: str, problem: str) -> None:
-        self._rejected += 1
+        self._rejected[column] += 1
         self._problems.append((row, column, problem))
-        if len(self._problems) > 2 * REPORTED_ROWS:
-            self._problems = sorted(self._problems)[:REPORTED_ROWS]
+        if len(self._problems) > self._most:
+            self._problems = _first(self._problems)
+            self._most = max(self._most, 2 * len(self._problems))
         self._all.add("", row, column, problem)
 
-    def take(self) -> tuple[int, list[_Problem], int]:
-        """Return the rows, the first that cannot be read and their number since the last call."""
+    def take(self) -> tuple[int, list[_Problem], Counter[str]]:
+        """Return the rows, the first that cannot be read and their number by column since the last call."""
         taken = self._counted, self._problems, self._rejected
-        self._counted, self._problems, self._rejected = 0, [], 0
+        self._counted, self._problems, self._rejected = 0, [], Counter()
         return taken
+
+
+def _first(problems: Iterable[_Problem]) -> list[_Problem]:
+    """Return the first problems, and the first of each column, in order."""
+    ordered = sorted(problems)
+    first = {column: (row, column, problem) for row, column, problem in reversed(ordered)}
+    return sorted({*ordered[:REPORTED_ROWS], *first.values()})
 
 
 class ChunkScanner:
@@ -223,12 +235,12 @@ class ChunkScanner:
             problems += [(int(block.rows.numbers[row]), *unusable[row]) for row in sorted(unusable)]
         for row, column, problem in sorted(problems):
             self._found.rejected.add(block.part.name, self._before + row, column, problem)
-        self._found.rejected.count += block.rejected - len(block.problems)
+        self._found.rejected.add_unnamed(block.rejected - Counter(column for _, column, _ in block.problems))
 
     def _encode(self, block: PartRows, rows: Rows) -> pa.RecordBatch:
         batch = self._checked(rows.rows)
         unusable = self._unusable(batch)
-        gaps = self._gaps(batch) if self._missing in ("drop", "refuse") else {}
+        gaps = self._gaps(batch, {*unusable}) if self._missing in ("drop", "refuse") else {}
         if self._missing == "refuse":
             unusable |= {row: gap for row, gap in gaps.items() if row not in unusable}
         self._reject(block, unusable)
@@ -261,8 +273,8 @@ class ChunkScanner:
                     unusable.setdefault(row, (name, f"is infinite or too large for a 32-bit number: {advice}"))
         return unusable
 
-    def _gaps(self, batch: Mapping[str, _Values]) -> dict[int, tuple[str, str]]:
-        """Return the column and the problem of each row in which an input is missing."""
+    def _gaps(self, batch: Mapping[str, _Values], unusable: Collection[int]) -> dict[int, tuple[str, str]]:
+        """Return the column and the problem of each row in which an input is missing, and count the usable ones."""
         gaps: dict[int, tuple[str, str]] = {}
         for name in self._found.counts:
             values = batch[name]
@@ -271,7 +283,10 @@ class ChunkScanner:
                 if values.numbers is None
                 else np.isnan(values.numbers).any(axis=1)
             )
-            for row in np.flatnonzero(is_missing).tolist():
+            missing = np.flatnonzero(is_missing).tolist()
+            if rows := sum(row not in unusable for row in missing):
+                self._found.gaps[name] += rows
+            for row in missing:
                 gaps.setdefault(row, (name, 'is missing: fill it in, or set missing to "impute" or "drop"'))
         return gaps
 

@@ -23,6 +23,7 @@ def prepare_data(
     drop_columns: list[str] = [],
     missing: str = "auto",
     on_bad_row: str = "refuse",
+    rare_classes: str = "refuse",
     csv_format: dict = {},  # type: ignore[type-arg]
     image_size: str = "",
     like: str = "",
@@ -80,6 +81,9 @@ def prepare_data(
         on_bad_row: What becomes of rows that cannot be used, such as those with a text in a column of numbers. Allowed
             values: "refuse" (an error that names the first 20 of them) and "skip" (leave them out; the overview has
             their number). Default: "refuse".
+        rare_classes: What becomes of classes of one row, of which a model can learn and be tested nothing. Allowed
+            values: "refuse" (an error) and "drop" (leave their rows out; the overview has their number). Default:
+            "refuse".
         csv_format: How CSV files are written: "separator", "decimal" ("." or ","), "encoding", "header" (whether the
             first row has the names; else the columns are column_1, column_2, ...) and "missing" (more texts that stand
             for a missing value). Example: {"separator": ";", "decimal": ",", "encoding": "latin-1", "missing": ["?"]}.

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,10 +32,9 @@ _DISTINCT_SHARE = 0.5
 _MINIMUM_DISTINCT = 10
 # The same share makes a CSV column numeric.
 _NUMBER_SHARE = 0.5
-# Labels with more different numbers are rarely classes. Common sets of classes are 10 digits or 26 letters.
-_CLASS_NUMBERS = 30
-# So much of an example is enough to recognize the value.
-_EXAMPLE_LENGTH = 30
+EXAMPLE_LENGTH = 30
+"""So much of an example is enough to recognize the value."""
+
 # A sign or currency, digits in groups, a decimal comma or point, a unit; no date, time or code with letters before it.
 # Leading zeros make a code, which is a text.
 _TEXT_NUMBER = r"(?!\s*0\d+\s*$)\s*[-+]?[$€£¥]?\s?\d+([.,' \u00a0]\d{3})*([.,]\d+)?\s?([%$€£¥]|[^\W\d_]{1,12})?\s*"
@@ -85,24 +84,21 @@ class ColumnCounts:
         return self.lowest == self.highest and self.missing < rows
 
 
-def column_warnings(
-    columns: dict[str, ColumnCounts], rows: int, label: str, classes: Sequence[str], filled: Collection[str] = ()
-) -> list[str]:
-    """Return one line for each problem of the source's columns.
+def column_warnings(columns: dict[str, ColumnCounts], rows: int, filled: Collection[str] = ()) -> list[str]:
+    """Return one line for each problem of the source's inputs.
 
     Args:
         columns: The inputs.
         rows: Rows of the source.
-        label: Name of the label.
-        classes: Values of the label.
         filled: Columns of numbers whose gaps are filled with the median. Default: none.
     """
-    lines = [
-        line
-        for name, counts in columns.items()
-        for line in _warnings_of_column(name, counts, rows, is_filled=name in filled)
-    ]
-    return bounded([*lines, *_warnings_of_label(label, classes)])
+    return bounded(
+        [
+            line
+            for name, counts in columns.items()
+            for line in _warnings_of_column(name, counts, rows, is_filled=name in filled)
+        ]
+    )
 
 
 def bounded(lines: Sequence[str]) -> list[str]:
@@ -163,52 +159,17 @@ def duplicate_warnings(duplicates: Sequence[Duplicates], collapsed: Sequence[str
 
 
 def unseen_warnings(unseen: Sequence[Unseen]) -> list[str]:
-    """Return one line for each category with values that no training row has."""
+    """Return one line for each category with values that no training row has; first those of no use in a split."""
     lines = [
         f"column {category.column!r} has {len(category.values):,} value{'s' * (len(category.values) > 1)} in no "
-        f"training row, such as {category.values[0][:_EXAMPLE_LENGTH]!r}. Validation and test rows with them "
-        f"({category.rows:,}) count as rows without a value, as new values will when the model is used"
-        for category in unseen
+        f"training row, such as {category.values[0][:EXAMPLE_LENGTH]!r}. "
+        + _lost_splits(category)
+        + f"Validation and test rows with them ({category.rows:,}) count as rows without a value, as new values will "
+        "when the model is used"
+        for category in sorted(unseen, key=lambda category: not category.splits)
     ]
     hidden = len(lines) - _MAXIMUM_WARNINGS
     return lines if hidden <= 0 else [*lines[:_MAXIMUM_WARNINGS], f"… and {hidden} more such columns"]
-
-
-def untrained_warnings(label: str, classes: Sequence[str], class_counts: Sequence[int]) -> list[str]:
-    """Return one line if there are classes without a training row, as those of a file of validation rows can be.
-
-    Args:
-        label: Name of the label.
-        classes: The classes.
-        class_counts: Training rows of each class.
-    """
-    names = [name for name, count in zip(classes, class_counts, strict=True) if not count]
-    if not names or not sum(class_counts):
-        return []
-    return [
-        f"label_column {label!r} has {len(names):,} class{'es' * (len(names) > 1)} in no training row, such as "
-        f"{names[0][:_EXAMPLE_LENGTH]!r}: a model cannot learn them. Add training rows, or leave their rows out"
-    ]
-
-
-def _warnings_of_label(label: str, classes: Sequence[str]) -> list[str]:
-    lines = []
-    are_numbers = all(re.fullmatch(r"-?\d+([.,]\d+)?", name) for name in classes)
-    if are_numbers and (len(classes) > _CLASS_NUMBERS or re.search("[.,]", "".join(classes))):
-        lines.append(
-            f"label_column {label!r} has {len(classes)} different numbers, such as {classes[0][:_EXAMPLE_LENGTH]!r}: "
-            "each becomes a class. If it is a quantity (a regression target), group its values into a few classes in "
-            "the source"
-        )
-    spellings: dict[str, str] = {}
-    for name in classes:
-        other = spellings.setdefault(name.strip().casefold(), name)
-        if other != name:
-            lines.append(
-                f"label_column {label!r} has the classes {other!r} and {name!r}, which differ only in case or spaces: "
-                "if they are one class, write it in one way in the source"
-            )
-    return lines
 
 
 def _warnings_of_column(name: str, counts: ColumnCounts, rows: int, *, is_filled: bool) -> list[str]:
@@ -227,12 +188,10 @@ def _warnings_of_column(name: str, counts: ColumnCounts, rows: int, *, is_filled
             f"column {name!r} has the same value in all {present_rows:,} rows"
             f"{' that have one' if counts.missing else ''}: a model learns nothing from it. Name it in drop_columns"
         )
-    # A declared column is what the user says. Another line says that a column with leading zeros has codes.
-    are_open = not counts.is_declared and not any(re.fullmatch(r"\s*0\d+\s*", value) for value in counts.values)
-    numbers = [value for value in counts.values if are_open and re.fullmatch(_TEXT_NUMBER, value)]
-    if numbers and sum(counts.values[value] for value in numbers) >= _NUMBER_SHARE * present:
+    # A declared column is what the user says.
+    if numbers := () if counts.is_declared else text_numbers(counts.values):
         lines.append(
-            f"column {name!r} has numbers in text form, such as {numbers[0][:_EXAMPLE_LENGTH]!r}, and becomes a "
+            f"column {name!r} has numbers in text form, such as {numbers[0][:EXAMPLE_LENGTH]!r}, and becomes a "
             f"category of {len(counts.values):,} values. If they are quantities, write them in the source as "
             "plain numbers (1.5)"
         )
@@ -243,6 +202,15 @@ def _warnings_of_column(name: str, counts: ColumnCounts, rows: int, *, is_filled
             "value that occurs once. Name it in drop_columns, or write numbers or fewer categories in the source"
         )
     return lines
+
+
+def _lost_splits(category: Unseen) -> str:
+    if not category.splits:
+        return ""
+    return (
+        f"No value of the {' and '.join(category.splits)} rows is in a training row, so that the column tells a model "
+        "nothing there: write its values in one way in all files, or name it in drop_columns. "
+    )
 
 
 def _goal(kind: str, *, is_filled: bool) -> str:
@@ -304,6 +272,19 @@ def _plain(number: float) -> str:
     return str(int(number)) if number.is_integer() else repr(number)
 
 
+def text_numbers(rows: Mapping[str, int]) -> list[str]:
+    """Return the values that are numbers, also with a unit, if at least half of the rows have one; else none.
+
+    Args:
+        rows: Rows of each value.
+    """
+    # Another line says that a column with leading zeros has codes.
+    if any(re.fullmatch(r"\s*0\d+\s*", value) for value in rows):
+        return []
+    numbers = [value for value in rows if re.fullmatch(_TEXT_NUMBER, value)]
+    return numbers if sum(map(rows.__getitem__, numbers)) >= _NUMBER_SHARE * sum(rows.values()) else []
+
+
 def text_form(text: str) -> str:
     """Return a text with 9 for each digit and a for each letter, because the text itself may be personal."""
-    return re.sub(r"[^\W\d_]", "a", re.sub(r"\d", "9", text[:_EXAMPLE_LENGTH]))
+    return re.sub(r"[^\W\d_]", "a", re.sub(r"\d", "9", text[:EXAMPLE_LENGTH]))

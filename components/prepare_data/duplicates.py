@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.bit_mixing import STEP, mixed
-from kfp_distributed.components.prepare_data.python_values import python_values
+from kfp_distributed.components.prepare_data.python_values import exact_values, integers_of
 
 MAXIMUM_HASHES = 2**17
 """Number of different rows up to which the counts are exact. Each takes 32 bytes of memory."""
@@ -149,7 +149,7 @@ def row_hashes(features: Sequence[NDArray[np.float32]], kept: Sequence[pa.Array]
 def _hashes_of_values(column: pa.Array) -> NDArray[np.uint64]:
     """Return a hash of each value of a type that is no number."""
     if pa.types.is_temporal(column.type) and not pa.types.is_interval(column.type):
-        column = column.cast(pa.int32() if column.type.bit_width == 32 else pa.int64())
+        column = column.cast(integers_of(column.type))
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.uint8())
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
@@ -164,7 +164,7 @@ def _hashes_of_values(column: pa.Array) -> NDArray[np.uint64]:
         values, indices = column.dictionary, column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
         values, indices = column, np.arange(len(column))
-    objects = [*python_values(values, pa.int64()), None]
+    objects = [*exact_values(values), None]
     digests = b"".join(blake2b(repr(value).encode(), digest_size=8).digest() for value in objects)
     hashes: NDArray[np.uint64] = np.frombuffer(digests, np.uint64)[indices]
     return hashes

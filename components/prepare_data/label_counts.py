@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from kfp_distributed.components.prepare_data.data_warnings import text_form
 from kfp_distributed.components.prepare_data.growing_vocabulary import GrowingVocabulary
+from kfp_distributed.components.prepare_data.label_warnings import regression_advice
 from kfp_distributed.components.prepare_data.plan import order_classes
 from kfp_distributed.components.prepare_data.reading import ReadAgain
 from kfp_distributed.components.prepare_data.spelled_values import FINITE, value_names
@@ -110,7 +111,8 @@ class LabelCounts:
                 reason = f"label_column {self._name!r} has more than {_CLASS_NUMBERS} different whole numbers"
                 raise ReadAgain(regression=reason)
         if count > MAXIMUM_CLASSES:
-            advice = "name another label_column" + ', or set task to "regression"' * self._are_numbers
+            advice = regression_advice(dict.fromkeys(self.vocabulary.codes, 1))
+            advice = "name another label_column" + (advice and f", or {advice}")
             raise ValueError(
                 f"column {self._name!r} has more than {MAXIMUM_CLASSES:,} different values, of the form "
                 f"{text_form(next(iter(self.vocabulary.codes)))!r}: {advice}"
@@ -132,8 +134,14 @@ class LabelCounts:
         self._lowest, self._highest = min(self._lowest, other._lowest), max(self._highest, other._highest)
         self._rows += other._rows
 
-    def result(self, like: DatasetManifest | None) -> tuple[Label, tuple[int, ...], Mapping[str, int]]:
+    def result(
+        self, like: DatasetManifest | None, *, drops_rare: bool = False
+    ) -> tuple[Label, tuple[int, ...], Mapping[str, int]]:
         """Return the label, the rows of each class, and the class of each value.
+
+        Args:
+            like: Manifest of the dataset whose label is applied; None for none.
+            drops_rare: Whether values of one row are left out. Default: they are an error.
 
         Raises:
             ValueError: The labels cannot be predicted.
@@ -156,6 +164,8 @@ class LabelCounts:
         class_rows = Counter[str]()
         for text, name in names.items():
             class_rows[name] += rows[text]
+        if drops_rare and not like:
+            class_rows = Counter({name: count for name, count in class_rows.items() if count > 1})
         classes = like.label.classes if like else order_classes(class_rows, self._name)
         indices = {name: index for index, name in enumerate(classes)}
         spelled = {text: indices[name] for text, name in names.items() if name in indices}

@@ -11,6 +11,7 @@ from kfp_distributed.components.prepare_data.chunks import FilePart, first_of_ru
 from kfp_distributed.components.prepare_data.schema_table import BATCH_BYTES, SchemaTable
 from kfp_distributed.components.prepare_data.stored_files import SourcePath, StoredPath
 from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
+from kfp_distributed.storage.errors import one_line
 
 # Bytes of each column of a Parquet file that are read at once.
 _READ_BYTES = 2**20
@@ -72,7 +73,7 @@ def _opened(file: SourcePath) -> Iterator[pq.ParquetFile]:
         with pq.ParquetFile(source, metadata=metadata, pre_buffer=False, buffer_size=_READ_BYTES) as opened:
             yield opened
     except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(f"it is not a complete Parquet file: write or copy it again ({error})") from None
+        raise ValueError(f"it is not a complete Parquet file: write or copy it again ({one_line(error)})") from None
 
 
 def _content(file: StoredPath) -> pa.PythonFile:

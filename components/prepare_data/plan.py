@@ -9,7 +9,10 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from kfp_distributed.components.prepare_data.label_warnings import regression_advice
 from kfp_distributed.components.prepare_data.preparation_options import Options
+
+_OR_DROP = ', or set rare_classes to "drop" to leave their rows out; each class needs two rows'
 
 
 @dataclass(frozen=True)
@@ -67,16 +70,16 @@ def order_classes(counts: Mapping[str, int], label: str) -> tuple[str, ...]:
     if len(classes) < 2:
         raise ValueError(f"label_column {label!r} has the classes {list(classes)}: two or more are needed")
     rare = [name for name in classes if counts[name] == 1]
-    if rare and numbers:
+    if rare and (advice := regression_advice(counts)):
         raise ValueError(
             f"label_column {label!r} has {len(classes)} different numbers, {len(rare)} of them in one row only "
-            f'(such as {rare[0]}): if they are quantities, set task to "regression". If they are classes, add rows of '
-            "the rare ones or leave those out; each class needs two rows"
+            f"(such as {rare[0][:40]}): if they are quantities, {advice}. If they are classes, add rows of "
+            f"the rare ones{_OR_DROP}"
         )
     if rare:
         raise ValueError(
-            f"label_column {label!r}: {rare[0][:40]!r} has one row only (classes of one row: {len(rare)}): add rows or "
-            "leave it out; each class needs two rows"
+            f"label_column {label!r}: {rare[0][:40]!r} has one row only (classes of one row: {len(rare)}): add rows"
+            f"{_OR_DROP}"
         )
     return classes
 

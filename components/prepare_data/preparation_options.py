@@ -41,6 +41,7 @@ class Options:
         task: What is predicted. None: the labels decide.
         columns: Kinds of columns that are not to be guessed.
         missing: What becomes of missing values. None: "impute", and "keep" for the task "none".
+        rare_classes: "refuse": a class of one row is an error. "drop": its row is left out.
         group_column: Column whose equal values are in one split; "" for none.
         time_column: Column of times, whose newest rows are the test split; "" for none.
         like: Manifest of a dataset whose columns, vocabularies, classes and statistics are applied; None for own ones.
@@ -71,6 +72,7 @@ class Options:
     inputs: tuple[str, ...] = ()
     image_shapes: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
     time_form: str = ""
+    rare_classes: Literal["refuse", "drop"] = "refuse"
 
 
 def parse_options(
@@ -88,6 +90,7 @@ def parse_options(
     task: str = "auto",
     columns: Mapping[str, str] = MappingProxyType({}),
     missing: str = "auto",
+    rare_classes: str = "refuse",
     group_column: str = "",
     time_column: str = "",
     like: DatasetManifest | None = None,
@@ -126,6 +129,7 @@ def parse_options(
         group_column=group_column,
         time_column=time_column,
         like=like,
+        rare_classes=_one_of("rare_classes", rare_classes, ("refuse", "drop")),  # type: ignore[arg-type]
     )
     _check_together(options)
     return options

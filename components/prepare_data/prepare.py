@@ -16,12 +16,14 @@ from kfp_distributed.components.prepare_data.data_warnings import (
     leakage_warnings,
     scaling_warnings,
     unseen_warnings,
-    untrained_warnings,
 )
 from kfp_distributed.components.prepare_data.disk_errors import disk_errors
 from kfp_distributed.components.prepare_data.fetch import is_stored, local_copy, refuse_downloads, stored_source
+from kfp_distributed.components.prepare_data.label_warnings import untrained_warnings
+from kfp_distributed.components.prepare_data.outliers import label_outlier_warnings, outlier_warnings
 from kfp_distributed.components.prepare_data.overview import OverviewPage, overview_page
 from kfp_distributed.components.prepare_data.preparation_options import Options
+from kfp_distributed.components.prepare_data.profile import Profile
 from kfp_distributed.components.prepare_data.read import read_sources
 from kfp_distributed.components.prepare_data.source_files import source_states
 from kfp_distributed.components.prepare_data.stored_files import SourcePath
@@ -171,11 +173,20 @@ class _Preparation:
             *leakage_warnings(profile.predictors),
             *duplicate_warnings(profile.duplicates, read.scan.collapsed),
             *unseen_warnings(profile.unseen),
+            *_outlier_warnings(train, profile),
             *untrained_warnings(train.label.name, train.label.classes, train.class_counts),
         ]
         _log(warnings_of_rows)
         notes = [*read.notes, *strata.warnings, *warnings_of_rows, *warnings]
         return manifests, overview_page(manifests, profile, read.scan.missing, notes)
+
+
+def _outlier_warnings(train: DatasetManifest, profile: Profile) -> list[str]:
+    sample = profile.sample
+    lines = outlier_warnings(train.columns, sample.columns(train.columns), profile.moments)
+    if train.label.task != "regression":
+        return lines
+    return [*label_outlier_warnings(train.label.name, sample.labels, profile.labels), *lines]
 
 
 def _opened(sources: Mapping[str, str], scratch: Path, engine: Engine | None) -> dict[str, SourcePath | None]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 
@@ -82,6 +82,7 @@ class Profile:
         predictors: The columns of the sample as only predictors of the label, the best first.
         duplicates: Rows that occur in several splits.
         unseen: Values of categories that no training row has.
+        labels: Statistics of the numbers to predict by split.
     """
 
     moments: Mapping[str, Moments]
@@ -89,6 +90,7 @@ class Profile:
     predictors: Sequence[Predictor]
     duplicates: Sequence[Duplicates]
     unseen: Sequence[Unseen] = ()
+    labels: Mapping[str, Moments] = field(default_factory=dict)
 
 
 @dataclass
@@ -97,13 +99,13 @@ class PieceProfile:
 
     Attributes:
         moments: Statistics of each input of numbers in the described split.
-        labels: Statistics of the numbers to predict in the training rows.
+        labels: Statistics of the numbers to predict by split.
         class_counts: Rows of each class, [splits, classes]; one class without classes.
         sample: The drawn rows of the described split, in order.
     """
 
     moments: dict[str, Moments]
-    labels: Moments
+    labels: dict[str, Moments]
     class_counts: NDArray[np.int64]
     sample: Sequence[pa.RecordBatch] = ()
 
@@ -111,7 +113,8 @@ class PieceProfile:
         """Add the piece that follows. Its sample is left out."""
         for name, moments in self.moments.items():
             moments.merge(later.moments[name])
-        self.labels.merge(later.labels)
+        for split, labels in self.labels.items():
+            labels.merge(later.labels[split])
         self.class_counts += later.class_counts
 
 
@@ -134,7 +137,7 @@ class Describing:
         names = [column for column in self.columns if column.kind in ("number", "tensor")]
         return PieceProfile(
             {column.name: Moments(feature_count(column)) for column in names},
-            Moments(),
+            {split: Moments() for split in SPLITS},
             np.zeros((len(SPLITS), max(1, len(self.label.classes))), np.int64),
         )
 
@@ -152,7 +155,8 @@ class Describing:
             cells = splits * len(self.label.classes) + rows[self.label.name].to_numpy()
             found.class_counts += np.bincount(cells, minlength=found.class_counts.size).reshape(len(SPLITS), -1)
         elif self.label.task == "regression":
-            found.labels.add(rows[self.label.name].to_numpy()[splits == 0])
+            for split, labels in enumerate(found.labels.values()):
+                labels.add(rows[self.label.name].to_numpy()[splits == split])
         for part in self._parts(rows):
             described = np.flatnonzero(splits[begin : begin + part.num_rows] == self.described)
             for name, moments in found.moments.items():
@@ -242,8 +246,8 @@ class Profiler:
         return self._merged.moments
 
     @property
-    def labels(self) -> Moments:
-        """Statistics of the numbers to predict in the training rows."""
+    def labels(self) -> Mapping[str, Moments]:
+        """Statistics of the numbers to predict by split."""
         return self._merged.labels
 
     @property
@@ -268,4 +272,5 @@ class Profiler:
         if self.describing.label.task == "classification":
             predictors = rank_predictors(columns, sample.columns(columns), sample.labels)
         duplicates = self._duplicates.duplicates()
-        return Profile(self.moments, sample, predictors, duplicates, [*unknown, *self._vocabularies.unseen()])
+        unseen = [*unknown, *self._vocabularies.unseen()]
+        return Profile(self.moments, sample, predictors, duplicates, unseen, self.labels)

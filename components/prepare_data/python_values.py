@@ -1,27 +1,50 @@
-"""Values of Arrow as Python objects, with nanoseconds, for which Arrow needs pandas (pure)."""
+"""Values of Arrow as Python objects, with the times that Python does not have (pure)."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 
 
-def python_values(values: pa.Array, nanoseconds: pa.DataType | None = None) -> list[Any]:
-    """Return values as Python objects. Times and durations of nanoseconds, which Python does not have, are changed.
+def python_values(values: pa.Array) -> list[Any]:
+    """Return values as Python objects, and texts in the place of times that Python does not have.
+
+    These are nanoseconds, such as "2024-01-31 12:00:00.000000001", for which Arrow needs pandas. With a year that is
+    not from 1 to 9999, or a duration of more than 10**9 days, all times of the values are texts.
 
     Args:
         values: Values of any type, also lists, structs and maps.
-        nanoseconds: Type in which nanoseconds are returned: strings or int64. Default: strings, such as
-            "2024-01-31 12:00:00.000000001".
     """
-    kind = _with(nanoseconds or pa.string(), values.type)
+    try:
+        return _cast(values, lambda kind: pa.string() if getattr(kind, "unit", "") == "ns" else kind)
+    except (OverflowError, ValueError):
+        return _cast(values, lambda kind: pa.string())
+
+
+def exact_values(values: pa.Array) -> list[Any]:
+    """Return values as Python objects, and integers in the place of all times, which Python may not have.
+
+    Args:
+        values: Values of any type, also lists, structs and maps.
+    """
+    return _cast(values, integers_of)
+
+
+def integers_of(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the integers that times of a type are."""
+    return pa.int32() if kind.bit_width == 32 else pa.int64()
+
+
+def _cast(values: pa.Array, other: Callable[[pa.DataType], pa.DataType]) -> list[Any]:
+    kind = _with(other, values.type)
     return [*(values if kind == values.type else values.cast(kind)).to_pylist()]
 
 
-def _with(other: pa.DataType, kind: pa.DataType) -> pa.DataType:
-    """Return a type with another one in the place of nanoseconds."""
+def _with(other: Callable[[pa.DataType], pa.DataType], kind: pa.DataType) -> pa.DataType:
+    """Return a type with others in the place of those of times and durations."""
     types = pa.types
-    if types.is_temporal(kind) and getattr(kind, "unit", "") == "ns":
-        return other
+    if types.is_temporal(kind) and not types.is_interval(kind):
+        return other(kind)
     if types.is_struct(kind):
         return pa.struct([field.with_type(_with(other, field.type)) for field in kind])
     if types.is_map(kind):

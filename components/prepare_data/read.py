@@ -117,7 +117,7 @@ def read_sources(
         scanner.delete()
         attempt += 1
     print(f"task: {task}, because {reason or scanner.reason}", flush=True)
-    found_late = [*late, *rejected.notes(), *lines_about_gaps(scan.dropped)]
+    found_late = [*late, *rejected.notes(), *lines_about_gaps(scan.dropped, scan.gaps)]
     log(found_late)
     fixed = frozenset(_SPLITS[split] for split in sources if split)
     return ReadSources(scanner.files(), main.expected_bytes, scan, main.split_by, fixed, (*notes, *found_late))

@@ -1,5 +1,6 @@
 """Rows as readers yield them, rows that cannot be used, and errors of damaged files."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,9 +11,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.chunks import CountRows, FilePart
+from kfp_distributed.storage.errors import one_line
 
 REPORTED_ROWS = 20
 """Rows that cannot be used and are reported together."""
+
+_NAMED_COLUMNS = 10
 
 Reject = Callable[[int, str, str], None]
 """Is called with a row that cannot be used: its number in the file, the column ("" for the whole row) and the problem,
@@ -97,11 +101,15 @@ class RejectedRows:
         policy: "refuse": such rows are an error. "skip": they are counted and left out.
         count: Number of the rows.
         first: The first of them.
+        columns: Number of the rows by column, "" for whole rows.
+        first_of_columns: The first of them by column.
     """
 
     policy: Literal["refuse", "skip"] = "refuse"
     count: int = 0
     first: list[RejectedRow] = field(default_factory=list)
+    columns: Counter[str] = field(default_factory=Counter)
+    first_of_columns: dict[str, RejectedRow] = field(default_factory=dict)
 
     def add(self, file: str, row: int, column: str, problem: str) -> None:
         """Add a row, see `RejectedRow`.
@@ -109,11 +117,18 @@ class RejectedRows:
         Raises:
             RowsRefused: The policy is "refuse", and this is the 20th row.
         """
-        self.count += 1
+        found = RejectedRow(file, row, column, problem)
+        self.add_unnamed({column: 1})
+        self.first_of_columns.setdefault(column, found)
         if len(self.first) < REPORTED_ROWS:
-            self.first.append(RejectedRow(file, row, column, problem))
+            self.first.append(found)
         if self.count == REPORTED_ROWS:
             self.check()
+
+    def add_unnamed(self, columns: Mapping[str, int]) -> None:
+        """Add the numbers of rows by column, without their places."""
+        self.columns.update(columns)
+        self.count += sum(columns.values())
 
     def merge(self, later: "RejectedRows", rows_before: Mapping[str, int]) -> None:
         """Add the rows of a later part of the source.
@@ -127,7 +142,9 @@ class RejectedRows:
         """
         for file, row, column, problem in later.first:
             self.add(file, rows_before.get(file, 0) + row, column, problem)
-        self.count += later.count - len(later.first)
+        self.add_unnamed(later.columns - Counter(found.column for found in later.first))
+        for column, found in later.first_of_columns.items():
+            self.first_of_columns.setdefault(column, found._replace(row=rows_before.get(found.file, 0) + found.row))
 
     def check(self) -> None:
         """Check that there are no rows, unless they are to be skipped.
@@ -150,7 +167,16 @@ class RejectedRows:
         if not self.count:
             return []
         rows = f"{self.count:,} row{'s' * (self.count != 1)}"
-        return [f"left out {rows} that cannot be used, such as {self.first[0]}"]
+        most = max(self.columns, key=lambda column: (self.columns[column], column == self.first[0].column, column))
+        columns = f" ({rows_by_column(self.columns)})" if len(self.columns) > 1 else ""
+        return [f"left out {rows} that cannot be used{columns}, such as {self.first_of_columns[most]}"]
+
+
+def rows_by_column(rows: Mapping[str, int]) -> str:
+    """Return how many rows there are by column, the column with the most rows first: "'day': 1,200, 'volume': 3"."""
+    largest = sorted(rows.items(), key=lambda item: (-item[1], item[0]))
+    texts = [f"{repr(name) if name else 'whole rows'}: {count:,}" for name, count in largest[:_NAMED_COLUMNS]]
+    return ", ".join([*texts, "…"] if len(largest) > _NAMED_COLUMNS else texts)
 
 
 @contextmanager
@@ -169,7 +195,7 @@ def reading(name: str, *errors: type[Exception]) -> Iterator[None]:
     except RowsRefused:
         raise
     except (OSError, ValueError, KeyError, NotImplementedError, *errors) as error:  # type: ignore[misc]
-        raise ValueError(f"{name} cannot be read: {error}") from error
+        raise ValueError(f"{name} cannot be read: {one_line(error)}") from error
 
 
 def readable(name: str, parts: Iterator[Rows]) -> Iterator[Rows]:

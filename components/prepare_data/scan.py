@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -24,13 +25,14 @@ from kfp_distributed.components.prepare_data.chunk_scan import (
     scan_blocks,
 )
 from kfp_distributed.components.prepare_data.chunks import CHUNK_BYTES
-from kfp_distributed.components.prepare_data.data_warnings import column_warnings
+from kfp_distributed.components.prepare_data.data_warnings import EXAMPLE_LENGTH, column_warnings
 from kfp_distributed.components.prepare_data.growing_vocabulary import sorted_codes
+from kfp_distributed.components.prepare_data.label_warnings import label_warnings
 from kfp_distributed.components.prepare_data.piece_codes import PieceCodes
 from kfp_distributed.components.prepare_data.pieces import PieceFiles, Pieces
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.read_ahead import read_ahead
-from kfp_distributed.components.prepare_data.reading import RejectedRows
+from kfp_distributed.components.prepare_data.reading import RejectedRows, rows_by_column
 from kfp_distributed.components.prepare_data.source import Source
 from kfp_distributed.components.prepare_data.spelled_values import value_names
 from kfp_distributed.components.prepare_data.split_rows import DRAWN
@@ -39,6 +41,9 @@ from kfp_distributed.storage.dataset import Column, Label
 
 FIXED_SPLIT = "\0file"
 """Name of a column of pieces: the split of a row whose file decides about it. No source has a column of this name."""
+
+LEFT_OUT = -1
+"""Index of the class of rows that are left out, because no other row has their class."""
 
 ROWS_PER_LOG_LINE = 1_000_000
 """Rows between two log lines about the progress of the pass."""
@@ -56,6 +61,7 @@ class Scan(NamedTuple):
         collapsed: Inputs whose different numbers become equal as 32-bit floats.
         codes: For each category and the label with classes, the index of a value by its code in the pieces.
         dropped: Rows that were left out because a value is missing.
+        gaps: Rows without a value of each column among them.
         unseen: Values of categories that the dataset does not have whose vocabularies are applied.
         frequent_groups: Values of the group column, among which are those of many rows.
     """
@@ -68,6 +74,7 @@ class Scan(NamedTuple):
     collapsed: tuple[str, ...]
     codes: Mapping[str, NDArray[np.int32]]
     dropped: int = 0
+    gaps: Mapping[str, int] = MappingProxyType({})
     unseen: tuple[Unseen, ...] = ()
     frequent_groups: tuple[str, ...] = ()
 
@@ -148,17 +155,17 @@ class Scanner:
         Raises:
             ValueError: Rows or the label cannot be used.
         """
-        refuse_no_rows(self._pieces.rows, self._merge.dropped, rejected)
+        refuse_no_rows(self._pieces.rows, self._merge.lines_about_gaps(), rejected)
         self._pieces.flush()
         return self._merge.result()
 
 
-def refuse_no_rows(rows: int, dropped: int, rejected: RejectedRows) -> None:
+def refuse_no_rows(rows: int, left_out: Sequence[str], rejected: RejectedRows) -> None:
     """Check that all rows can be used, but for those that are skipped, and that there are any.
 
     Args:
         rows: Number of the usable rows.
-        dropped: Number of the rows that were left out because a value is missing.
+        left_out: Lines about other rows that were left out.
         rejected: The rows that cannot be used.
 
     Raises:
@@ -166,7 +173,7 @@ def refuse_no_rows(rows: int, dropped: int, rejected: RejectedRows) -> None:
     """
     rejected.check()
     if not rows:
-        notes = [*lines_about_gaps(dropped), *rejected.notes()]
+        notes = [*left_out, *rejected.notes()]
         raise ValueError("; ".join(["no row is left", *notes]) + ". Correct the rows, or drop the columns with gaps")
 
 
@@ -210,10 +217,9 @@ class Merge:
         self._missing = options.missing or ("keep" if source.task == "none" else "impute")
         self._all = empty_scan(source, options, options.on_bad_row)
 
-    @property
-    def dropped(self) -> int:
-        """Rows that were left out because a value is missing."""
-        return self._all.dropped
+    def lines_about_gaps(self) -> list[str]:
+        """Return a line about the rows that were left out because a value is missing, if there are any."""
+        return lines_about_gaps(self._all.dropped, self._all.gaps)
 
     def add(self, later: ChunkScan, rejected: RejectedRows, rows_before: Counter[str]) -> None:
         """Add the chunk that follows.
@@ -238,6 +244,7 @@ class Merge:
         found.groups.merge(later.groups)
         found.rows += later.rows
         found.dropped += later.dropped
+        found.gaps.update(later.gaps)
         rejected.merge(later.rejected, rows_before)
         rows_before.update(later.rows_of_files)
         if later.error:
@@ -262,7 +269,7 @@ class Merge:
             counts[name].missing = vocabulary.missing
             for text, rows in vocabulary.rows.items():
                 counts[name].values[names[name][text]] += rows
-        label, class_counts, spelled = self._all.label.result(like)
+        label, class_counts, spelled = self._all.label.result(like, drops_rare=self._options.rare_classes == "drop")
         columns = (
             like.columns
             if like
@@ -277,42 +284,59 @@ class Merge:
             label,
             class_counts,
             {name: count.missing for name, count in counts.items()},
-            column_warnings(counts, self._all.rows, label.name, label.classes, filled),
+            [
+                *self._lines_about_rare_classes(spelled),
+                *column_warnings(counts, self._all.rows, filled),
+                *label_warnings(label.name, dict(zip(label.classes, class_counts, strict=True))),
+            ],
             tuple(name for name, count in counts.items() if count.precision.collapses()),
             self._codes(columns, names, spelled),
             self._all.dropped,
+            self._all.gaps,
             self._unseen(columns) if like else (),
             self._all.groups.texts,
         )
+
+    def _lines_about_rare_classes(self, spelled: Mapping[str, int]) -> list[str]:
+        rare = [text for text in self._all.label.vocabulary.codes if text not in spelled]
+        if not rare or self._options.like:
+            return []
+        return [
+            f"left out the rows of {len(rare):,} class{'es' * (len(rare) > 1)} of one row (rare_classes), such as "
+            f"{rare[0][:EXAMPLE_LENGTH]!r}"
+        ]
 
     def _unseen(self, columns: Iterable[Column]) -> tuple[Unseen, ...]:
         found = []
         for column in columns:
             if column.kind == "category":
-                values = {
-                    text: rows
-                    for text, rows in self._all.counts[column.name].values.items()
-                    if text not in column.vocabulary
-                }
+                present = self._all.counts[column.name].values
+                values = {text: rows for text, rows in present.items() if text not in column.vocabulary}
                 if values:
-                    found.append(Unseen(column.name, tuple(values), sum(values.values())))
+                    splits = ("new",) if len(values) == len(present) else ()
+                    found.append(Unseen(column.name, tuple(values), sum(values.values()), splits))
         return tuple(found)
 
     def _codes(
         self, columns: Iterable[Column], names: Mapping[str, Mapping[str, str]], spelled: Mapping[str, int]
     ) -> dict[str, NDArray[np.int32]]:
-        """Return the index in the vocabulary of each code; of the label the index of the class."""
+        """Return the index in the vocabulary of each code; of the label the index of the class, or LEFT_OUT."""
         vocabularies, orders = {**self._all.vocabularies}, {}
         for column in columns:
             if column.kind == "category":
                 indices = {text: index for index, text in enumerate(column.vocabulary, 1)}
                 orders[column.name] = {text: indices.get(name, 0) for text, name in names[column.name].items()}
         if self._source.task == "classification":
-            orders[self._source.label] = dict(spelled)
-            vocabularies[self._source.label] = self._all.label.vocabulary
+            vocabularies[self._source.label] = vocabulary = self._all.label.vocabulary
+            orders[self._source.label] = {text: spelled.get(text, LEFT_OUT) for text in vocabulary.codes}
         return {name: sorted_codes(vocabularies[name].codes, order) for name, order in orders.items()}
 
 
-def lines_about_gaps(dropped: int) -> list[str]:
-    """Return a line about the rows that were left out because a value is missing, if there are any."""
-    return [f"left out {dropped:,} rows in which a value is missing"] if dropped else []
+def lines_about_gaps(dropped: int, gaps: Mapping[str, int]) -> list[str]:
+    """Return a line about the rows that were left out because a value is missing, if there are any.
+
+    Args:
+        dropped: Number of the rows.
+        gaps: Those without a value of each column.
+    """
+    return [f"left out {dropped:,} rows in which a value is missing ({rows_by_column(gaps)})"] if dropped else []

@@ -179,7 +179,7 @@ class TaskScanner:
 
     def result(self, rejected: RejectedRows) -> Scan:
         """See `Scanner.result`."""
-        refuse_no_rows(int(self._rows.sum()), self._merge.dropped, rejected)
+        refuse_no_rows(int(self._rows.sum()), self._merge.lines_about_gaps(), rejected)
         return self._merge.result()
 
     def files(self) -> PieceFiles:

@@ -34,6 +34,7 @@ from kfp_distributed.components.prepare_data.spelled_values import number_names
 from kfp_distributed.components.prepare_data.times import DATES, time_keys
 from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
 from kfp_distributed.storage.dataset import Column, Task
+from kfp_distributed.storage.errors import one_line
 
 _EXAMPLE = datetime(2024, 1, 31, tzinfo=UTC)
 
@@ -237,8 +238,8 @@ class _Converter:
             return self._fitting(name, values, kind)
         except pa.ArrowNotImplementedError as error:
             raise ValueError(
-                f"column {name!r} has values of type {values.type}, not {kind}: {error}. Declare its kind in columns, "
-                "or leave the column out (drop_columns)"
+                f"column {name!r} has values of type {values.type}, not {kind}: {one_line(error)}. Declare its kind in "
+                "columns, or leave the column out (drop_columns)"
             ) from None
 
     def _fitting(self, name: str, values: pa.Array, kind: pa.DataType) -> pa.Array:

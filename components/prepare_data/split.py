@@ -127,13 +127,14 @@ def drawn_order(
     """Return the rows of a piece by their files. It depends on the keys of the rows, not on their order in the piece.
 
     Args:
-        strata: The stratum of each row.
+        strata: The stratum of each row. Rows of a negative one are left out.
         keys: The key of each row.
         drawn: Rows of each stratum in each file.
         files: Number of files.
         seed: Seed of the piece.
     """
     order = order_by_key(keys)
+    order = order[strata[order] >= 0]
     targets = draw_rows(strata[order], drawn, np.random.default_rng(seed))
     return DrawnPiece(order[np.argsort(targets, kind="stable")], np.bincount(targets, minlength=files))
 

@@ -13,13 +13,14 @@ from kfp_distributed.components.prepare_data.preparation_job import LEAST_MEMORY
 from kfp_distributed.components.prepare_data.preparation_options import parse_options
 from kfp_distributed.components.prepare_data.preparation_run import prepare_in_pods
 from kfp_distributed.components.prepare_data.prepare import prepare
+from kfp_distributed.components.prepare_data.reading import RowsRefused
 from kfp_distributed.components.source_address import DIGITS
 from kfp_distributed.components.train.tell.log_format import print_entry
 from kfp_distributed.components.train.tell.step_log import StepLog
 from kfp_distributed.components.worker_pool.worker_choice import engine_of, parse_workers, pod_runner
 from kfp_distributed.components.worker_pool.worker_run import WorkersFailed
 from kfp_distributed.library.address_secrets import without_secrets
-from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.errors import StorageError, one_line
 from kfp_distributed.storage.placeholders import refuse_placeholders
 from kfp_distributed.storage.shards import fetch_manifest
 
@@ -92,7 +93,9 @@ def run_step(
     except WorkersFailed as error:
         raise SystemExit(f"\n{error}") from None
     except (ValueError, OSError, StorageError, ClusterError) as error:
-        raise SystemExit(f"\n{type(error).__name__}: {error}") from None
+        # Its lines name a row each. Other errors may have those of a library, such as Arrow.
+        text = error if isinstance(error, RowsRefused) else one_line(error)
+        raise SystemExit(f"\n{type(error).__name__}: {text}") from None
 
 
 def cache_remark(source: str, source_fingerprint: str) -> str:

@@ -1,19 +1,20 @@
 """The rows that are drawn together: those of a class whose split is drawn, or those of a class and a split."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations
+from itertools import combinations, compress
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kfp_distributed.components.prepare_data.left_out import first_names
 from kfp_distributed.components.prepare_data.pieces import PieceFiles
 from kfp_distributed.components.prepare_data.plan import Plan, dealt, plan_split
 from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.scan import FIXED_SPLIT, Scan
+from kfp_distributed.components.prepare_data.scan import FIXED_SPLIT, LEFT_OUT, Scan
 from kfp_distributed.components.prepare_data.source import SPLIT_KEY, SplitBy
 from kfp_distributed.components.prepare_data.split_balance import balance_warnings
 from kfp_distributed.components.prepare_data.split_rows import (
@@ -95,12 +96,13 @@ class Strata:
     warnings: tuple[str, ...] = ()
 
     def of(self, rows: pa.RecordBatch) -> NDArray[np.int64]:
-        """Return the stratum of each row of a piece: 4 times as many as classes, by split."""
+        """Return the stratum of each row of a piece: 4 times as many as classes, by split. LEFT_OUT for none."""
         return _strata(rows, self)
 
     def counts(self, rows: pa.RecordBatch) -> StrataRows:
         """Return the rows of each stratum in a piece."""
-        counts = np.bincount(self.of(rows))
+        of_rows = self.of(rows)
+        counts = np.bincount(of_rows[of_rows != LEFT_OUT])
         strata = np.flatnonzero(counts)
         return StrataRows(strata.astype(np.uint32), counts[strata].astype(np.uint32))
 
@@ -136,11 +138,14 @@ def plan_strata(
     label = scan.label.name
     has_classes = scan.label.task == "classification"
     names = [*((label,) if has_classes else ()), *((SPLIT_KEY,) if split_by.kind else ())]
-    split_of = _split_of(_KeyTasks(pieces, bool(fixed), run), split_by, validation, test, options.seed)
+    codes = scan.codes[label] if has_classes else None
+    rare = label if codes is not None and LEFT_OUT in codes else ""
+    keys = _KeyTasks(_Keys(pieces, bool(fixed), rare, codes), run)
+    split_of = _split_of(keys, split_by, validation, test, options.seed)
     empty = Strata(
         (*names, *((FIXED_SPLIT,) if fixed else ())),
         len(scan.label.classes) if has_classes else 1,
-        scan.codes[label] if has_classes else None,
+        codes,
         split_of,
         dealt(np.empty(0, np.int64), np.empty((0, 2), np.int64), options.shards),
     )
@@ -150,6 +155,8 @@ def plan_strata(
         counts[of_piece.strata] += of_piece.rows
         file.add(piece, of_piece)
     plan = _plan(counts.reshape(_SPLITS, empty.classes), options, validation, test)
+    if has_classes and not options.like:
+        _check_trained(label, scan.label.classes, plan)
     warnings = balance_warnings(split_of, split_by, validation, test, scan.frequent_groups) if split_of else ()
     return replace(empty, plan=plan, warnings=tuple(warnings)), file
 
@@ -167,41 +174,67 @@ def _count_piece(pieces: PieceFiles, strata: Strata, piece: int) -> StrataRows:
 
 
 @dataclass(frozen=True)
-class _KeyTasks:
-    """Runs functions of the group or time of each row of a piece, and of the split of its file.
+class _Keys:
+    """The group or time of each row, without those that are left out, and the split of its file.
 
     Attributes:
         pieces: The rows.
         has_fixed: Whether files may have splits of their own.
-        run: Runs a function for each piece.
+        label: Name of the label, if it tells which rows are left out; else "".
+        codes: Class of each code of the label, or LEFT_OUT.
     """
 
     pieces: PieceFiles
     has_fixed: bool
+    label: str
+    codes: NDArray[np.int32] | None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Columns that are read."""
+        return (SPLIT_KEY, *((FIXED_SPLIT,) if self.has_fixed else ()), *((self.label,) if self.label else ()))
+
+    def read(self, piece: int) -> pa.RecordBatch:
+        """Return the columns of a piece."""
+        rows, _ = self.pieces.read(piece, self.names)
+        if self.codes is None or not self.label:
+            return rows
+        return rows.filter(pa.array(self.codes[rows[self.label].to_numpy()] != LEFT_OUT))
+
+
+@dataclass(frozen=True)
+class _KeyTasks:
+    """Runs functions of the keys of each piece.
+
+    Attributes:
+        keys: The keys.
+        run: Runs a function for each piece.
+    """
+
+    keys: _Keys
     run: RunTasks
 
     def drawn(self, function: Callable[[NDArray[np.int64]], Result]) -> Iterable[Result]:
         """Yield a function of the keys of the rows whose split no file decides, by piece."""
-        return self._run(partial(_of_drawn_keys, self.pieces, self.has_fixed, function))
+        return self._run(partial(_of_drawn_keys, self.keys, function))
 
     def groups_of_files(self) -> Iterable[Mapping[int, NDArray[np.uint64]]]:
         """Yield the groups of each split of a file, by piece."""
-        return self._run(partial(_groups_of_files, self.pieces))
+        return self._run(partial(_groups_of_files, self.keys))
 
     def _run(self, task: Callable[[int], Result]) -> Iterable[Result]:
-        return run_in_groups(self.run, task, self.pieces.numbers, self.pieces.at_once((SPLIT_KEY,)))
+        pieces = self.keys.pieces
+        return run_in_groups(self.run, task, pieces.numbers, pieces.at_once(self.keys.names))
 
 
-def _of_drawn_keys(
-    pieces: PieceFiles, has_fixed: bool, function: Callable[[NDArray[np.int64]], Result], piece: int
-) -> Result:
-    rows, _ = pieces.read(piece, (SPLIT_KEY, FIXED_SPLIT) if has_fixed else (SPLIT_KEY,))
+def _of_drawn_keys(all_keys: _Keys, function: Callable[[NDArray[np.int64]], Result], piece: int) -> Result:
+    rows = all_keys.read(piece)
     keys = rows[SPLIT_KEY].to_numpy().view(np.int64)
-    return function(keys[rows[FIXED_SPLIT].to_numpy() == DRAWN] if has_fixed else keys)
+    return function(keys[rows[FIXED_SPLIT].to_numpy() == DRAWN] if all_keys.has_fixed else keys)
 
 
-def _groups_of_files(pieces: PieceFiles, piece: int) -> Mapping[int, NDArray[np.uint64]]:
-    rows, _ = pieces.read(piece, (SPLIT_KEY, FIXED_SPLIT))
+def _groups_of_files(all_keys: _Keys, piece: int) -> Mapping[int, NDArray[np.uint64]]:
+    rows = all_keys.read(piece)
     keys, splits = rows[SPLIT_KEY].to_numpy(), rows[FIXED_SPLIT].to_numpy()
     return {split: np.unique(keys[splits == split]) for split in (DRAWN, VALIDATION, TEST)}
 
@@ -217,7 +250,7 @@ def _split_of(
         return None
     if split_by.kind == "time":
         return split_times(tasks.drawn, validation, test, split_by.column)
-    if tasks.has_fixed:
+    if tasks.keys.has_fixed:
         _refuse_shared_groups(tasks.groups_of_files(), split_by.column)
     groups = RowsOfGroups()
     for of_piece in tasks.drawn(count_groups):
@@ -245,6 +278,29 @@ def _refuse_shared_groups(groups_of_pieces: Iterable[Mapping[int, NDArray[np.uin
             )
 
 
+def _check_trained(label: str, classes: Sequence[str], plan: Plan) -> None:
+    """Check that each split with rows has some of a class of the training rows.
+
+    Args:
+        label: Name of the label.
+        classes: The classes.
+        plan: Rows of each of the 4 * classes strata.
+
+    Raises:
+        ValueError: All classes of a split are in no training row.
+    """
+    is_trained = plan.train.reshape(_SPLITS, -1).sum(axis=0) > 0
+    held_out = plan.held_out.reshape(_SPLITS, -1, 2).sum(axis=0)
+    for split, rows in zip(("validation", "test"), held_out.T, strict=True):
+        if rows.any() and not rows[is_trained].any():
+            found, trained = (first_names([*compress(classes, some)]) for some in (rows > 0, is_trained))
+            raise ValueError(
+                f"no row of the {split} split has a class of the training rows, so that every score would be 0: "
+                f"label_column {label!r} has {found} there, and {trained} in the training rows. Write the classes in "
+                "one way in all files, or choose splits that share them"
+            )
+
+
 def _strata(rows: pa.RecordBatch, strata: Strata) -> NDArray[np.int64]:
     classes = np.zeros(rows.num_rows, np.int64)
     if strata.codes is not None:
@@ -258,7 +314,7 @@ def _strata(rows: pa.RecordBatch, strata: Strata) -> NDArray[np.int64]:
     if FIXED_SPLIT in strata.names:
         fixed = rows[FIXED_SPLIT].to_numpy()
         splits = np.where(fixed == DRAWN, splits, fixed)
-    return splits * strata.classes + classes
+    return np.where(classes == LEFT_OUT, LEFT_OUT, splits * strata.classes + classes)
 
 
 def _plan(counts: NDArray[np.int64], options: Options, validation: float, test: float) -> Plan:

@@ -3,12 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import compress, pairwise
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from kfp_distributed.storage.dataset import Column
+
+_SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
@@ -19,16 +22,19 @@ class Unseen:
         column: Name of the column.
         values: The values.
         rows: Number of their rows, in validation and test.
+        splits: Splits with values of the column of which none is in a training row; "new" for all rows that are
+            prepared like another dataset.
     """
 
     column: str
     values: tuple[str, ...]
     rows: int
+    splits: tuple[str, ...] = ()
 
 
 @dataclass
 class VocabularyCounter:
-    """Counts the values of categories in the training rows and in all rows.
+    """Counts the values of categories in the rows of each split.
 
     A model must not learn from the validation and test rows which values exist. Which rows are for training is known
     only after the values of all rows were collected, so the indices are changed afterwards, by `recoded`.
@@ -40,27 +46,27 @@ class VocabularyCounter:
 
     columns: Sequence[Column]
     is_complete: bool = False
-    _training: dict[str, NDArray[np.int64]] = field(init=False)
-    _all: dict[str, NDArray[np.int64]] = field(init=False)
+    _rows: dict[str, NDArray[np.int64]] = field(init=False)
 
     def __post_init__(self) -> None:
-        sizes = {column.name: len(column.vocabulary) + 1 for column in self.columns if column.kind == "category"}
-        self._training = {name: np.zeros(size, np.int64) for name, size in sizes.items()}
-        self._all = {name: np.zeros(size, np.int64) for name, size in sizes.items()}
+        self._rows = {
+            column.name: np.zeros((len(_SPLITS), len(column.vocabulary) + 1), np.int64)
+            for column in self.columns
+            if column.kind == "category"
+        }
 
     def add(self, counts: Mapping[str, NDArray[np.int64]]) -> None:
         """Add the counts of a piece, of `count_values`."""
-        for name, (training, every) in counts.items():
-            self._training[name] += training
-            self._all[name] += every
+        for name, rows in counts.items():
+            self._rows[name] += rows
 
     def training_columns(self) -> tuple[Column, ...]:
         """Return the columns with the vocabularies of the training rows."""
         if self.is_complete:
             return tuple(self.columns)
         return tuple(
-            replace(column, vocabulary=tuple(np.array(column.vocabulary, object)[self._training[column.name][1:] > 0]))
-            if column.name in self._training
+            replace(column, vocabulary=tuple(np.array(column.vocabulary, object)[self._rows[column.name][0, 1:] > 0]))
+            if column.name in self._rows
             else column
             for column in self.columns
         )
@@ -68,17 +74,20 @@ class VocabularyCounter:
     @property
     def sizes(self) -> dict[str, int]:
         """Number of the values of each category, with the missing one."""
-        return {name: len(counts) for name, counts in self._all.items()}
+        return {name: rows.shape[1] for name, rows in self._rows.items()}
 
     def unseen(self) -> list[Unseen]:
         """Return the values that no training row has."""
         result: list[Unseen] = []
         for column in () if self.is_complete else self.columns:
-            if column.name in self._training:
-                counts = self._all[column.name][1:] * (self._training[column.name][1:] == 0)
-                if counts.any():
-                    values = tuple(np.array(column.vocabulary, object)[counts > 0])
-                    result.append(Unseen(column.name, values, int(counts.sum())))
+            if column.name in self._rows:
+                rows = self._rows[column.name][:, 1:]
+                unseen = rows * (rows[0] == 0)
+                if unseen.any():
+                    values = tuple(np.array(column.vocabulary, object)[unseen.any(axis=0)])
+                    is_strange = unseen.any(axis=1) & (unseen == rows).all(axis=1)
+                    splits = tuple(compress(_SPLITS, is_strange))
+                    result.append(Unseen(column.name, values, int(unseen.sum()), splits))
         return result
 
     @cached_property
@@ -87,8 +96,8 @@ class VocabularyCounter:
         changed: dict[str, NDArray[np.int32]] = {}
         if self.is_complete:
             return changed
-        for name, counts in self._training.items():
-            is_seen = counts[1:] > 0
+        for name, rows in self._rows.items():
+            is_seen = rows[0, 1:] > 0
             if not is_seen.all():
                 indices = np.where(is_seen, np.cumsum(is_seen), 0)
                 changed[name] = np.concatenate([[0], indices]).astype(np.int32)
@@ -98,7 +107,7 @@ class VocabularyCounter:
 def count_values(
     sizes: Mapping[str, int], shards: int, rows: pa.RecordBatch, files: NDArray[np.uint16]
 ) -> dict[str, NDArray[np.int64]]:
-    """Return how many training rows, and how many rows of all splits, have each value of the categories of a piece.
+    """Return how many rows of each split have each value of the categories of a piece.
 
     Args:
         sizes: Number of the values of each category, with the missing one.
@@ -107,13 +116,13 @@ def count_values(
         files: File of each row.
 
     Returns:
-        The rows by column, each [2, values].
+        The rows by column, each [splits, values].
     """
-    end = int(np.searchsorted(files, shards))
+    edges = [0, *np.searchsorted(files, (shards, shards + 1)).tolist(), len(files)]
     counts = {}
     for name, size in sizes.items():
         values = rows[name].to_numpy()
-        counts[name] = np.array([np.bincount(part, minlength=size) for part in (values[:end], values)])
+        counts[name] = np.array([np.bincount(values[slice(*ends)], minlength=size) for ends in pairwise(edges)])
     return counts
 
 

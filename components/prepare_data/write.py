@@ -86,7 +86,7 @@ def write_splits(
         entries = dict(zip(rows, run(_describe, rows), strict=True))
     if not options.like:
         columns = with_statistics(columns, profiler.moments)
-        label = _with_moments(label, profiler.labels)
+        label = _with_moments(label, profiler.labels["train"])
     manifests = _manifests(columns, label, entries, rows, options, name, folders, profiler)
     return manifests, profiler.profile(scan.unseen)
 

@@ -19,7 +19,7 @@ DAYS = Counter({f"2024-01-{day:02}": 1 for day in range(1, 21)})
 
 
 def warnings_of(counts, rows=20):
-    return column_warnings({"x": counts}, rows, "kind", ("a", "b"))
+    return column_warnings({"x": counts}, rows)
 
 
 @pytest.mark.parametrize(
@@ -109,31 +109,6 @@ def test_texts_that_are_not_numbers(value):
     assert warnings_of(ColumnCounts("category", 0, Counter({value: 9, "high": 8}))) == []
 
 
-@pytest.mark.parametrize(
-    ("classes", "beginnings"),
-    [
-        (
-            tuple(map(str, range(100))),
-            ["label_column 'y' has 100 different numbers, such as '0': each becomes a class."],
-        ),
-        (("0,5", "1,5"), ["label_column 'y' has 2 different numbers, such as '0,5': each becomes a class."]),
-        (
-            ("A", "a", "a ", "b"),
-            [
-                "label_column 'y' has the classes 'A' and 'a', which",
-                "label_column 'y' has the classes 'A' and 'a ', which",
-            ],
-        ),
-        (tuple("0123456789"), []),
-        (tuple(f"word {i}" for i in range(100)), []),
-    ],
-    ids=["many numbers", "decimal commas", "spellings", "digits", "words"],
-)
-def test_problems_of_labels(classes, beginnings):
-    lines = column_warnings({}, 200, "y", classes)
-    assert [line[: len(beginning)] for line, beginning in zip(lines, beginnings, strict=True)] == beginnings
-
-
 def test_a_constant_column_with_missing_values():
     gaps, constant = warnings_of(ColumnCounts("number", 5, lowest=3, highest=3))
     assert "has no value in 5 of 20 rows" in gaps
@@ -162,7 +137,7 @@ def test_duplicates_between_splits():
 
 
 def test_the_number_of_warnings_is_bounded():
-    lines = column_warnings({f"c{i}": ColumnCounts("number", 1) for i in range(3000)}, 9, "kind", ("a", "b"))
+    lines = column_warnings({f"c{i}": ColumnCounts("number", 1) for i in range(3000)}, 9)
     assert (len(lines), lines[-1]) == (51, "… and 2950 more such lines")
 
 

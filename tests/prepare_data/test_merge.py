@@ -184,6 +184,10 @@ def test_rejected_rows_have_their_numbers_in_the_file():
     assert merged.count == 32
     assert [str(row) for row in merged.first[:2]] == ["row 3 of a.csv: 'x' is wrong", "row 100 of a.csv is short"]
     assert len(merged.first) == 20
+    assert merged.columns == {"x": 1, "": 31}
+    assert merged.notes() == [
+        "left out 32 rows that cannot be used (whole rows: 31, 'x': 1), such as row 100 of a.csv is short"
+    ]
 
 
 def test_twenty_rejected_rows_of_several_parts_are_refused():

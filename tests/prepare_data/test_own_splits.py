@@ -213,3 +213,38 @@ def test_kept_columns_have_the_types_of_the_dataset_in_like(tmp_path, run):
     like = run(write("fourth.parquet", pa.decimal128(19)), "fourth", task="none", label_column="")["train"]
     with pytest.raises(ValueError, match=r"column 'a' is of type int64, but the dataset in like keeps it as decimal"):
         run(write("fifth.parquet", pa.int64()), "fifth", like=like, label_column="")
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_a_split_without_a_class_of_the_training_rows_is_refused(file, run, split):
+    source = file("data.csv", "x,label\n" + "1,<=50K\n2,>50K\n" * 20)
+    other = file("other.csv", "x,label\n" + "1, <=50K.\n2, >50K.\n" * 5)
+    with pytest.raises(ValueError, match=f"no row of the {split} split has a class of the training rows") as error:
+        run(source, sources={split: str(other)})
+    assert "has ' <=50K.', ' >50K.' there, and '<=50K', '>50K' in the training rows. Write the classes in one way" in (
+        str(error.value)
+    )
+
+
+def test_a_test_of_later_classes_is_refused(file, run):
+    rows = "".join(f"{i},{2000 + i},{'ab'[i % 2] if i < 80 else 'cd'[i % 2]}\n" for i in range(100))
+    with pytest.raises(ValueError, match=r"no row of the test split has a class of .*has 'c', 'd' there, and 'a', 'b'"):
+        run(file("data.csv", "x,year,label\n" + rows), time_column="year", test_fraction=0.2, validation_fraction=0)
+
+
+def test_a_category_of_which_no_value_of_a_split_was_trained_is_prominent(file, run, capsys):
+    text = "x,town,zone,label\n" + "1,Ulm,n,a\n2,Bern,s,b\n" * 20
+    other = "x,town,zone,label\n" + "1,ULM,n,a\n2,BERN,w,b\n,,n,a\n"
+    run(file("data.csv", text), sources={"test": str(file("test.csv", other))}, validation_fraction=0)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "in no training row" in line]
+    assert [line.split(". ")[1][:39] for line in lines] == [
+        "No value of the test rows is in a train",
+        "Validation and test rows with them (1) ",
+    ]
+
+
+def test_a_category_of_which_no_value_is_in_the_dataset_of_like_is_prominent(file, run, capsys):
+    like = run(file("data.csv", "x,town,label\n" + "1,Ulm,a\n2,Bern,b\n" * 20), "first")["train"]
+    new = file("new.csv", "x,town,label\n1,ULM,a\n2,BERN,b\n")
+    run(new, "new", like=like, validation_fraction=0, test_fraction=1)
+    assert "No value of the new rows is in a training row" in capsys.readouterr().out

@@ -84,7 +84,10 @@ def test_classes_are_in_order(counts, classes):
     [
         ({"a": 5}, r"label_column 'kind' has the classes \['a'\]: two or more are needed"),
         ({}, r"has the classes \[\]"),
-        ({"a": 5, "b": 1, "c": 1}, r"label_column 'kind': 'b' has one row only \(classes of one row: 2\): add rows"),
+        (
+            {"a": 5, "b": 1, "c": 1},
+            r"label_column 'kind': 'b' has one row only \(classes of one row: 2\): add rows, or set rare_classes to",
+        ),
         (
             {"1": 5, "2": 4, "4": 1, "17": 1},
             r"'kind' has 4 different numbers, 2 of them in one row only \(such as 4\): .* set task to .*add rows",

@@ -10,6 +10,7 @@ from kfp_distributed.components.prepare_data.python_values import python_values
 TIME = 1_700_000_000_000_000_001
 TEXT = "2023-11-14 22:13:20.000000001"
 TIMES = pa.array([TIME, None], pa.timestamp("ns"))
+LATE = pa.array([400_000_000_000_000_000, None]).cast(pa.timestamp("us"))
 ENTRIES = pa.array([[TIME], [None], None], pa.list_(pa.int64()))
 
 
@@ -26,6 +27,10 @@ ENTRIES = pa.array([[TIME], [None], None], pa.list_(pa.int64()))
         (pa.StructArray.from_arrays([TIMES], ["a"]), [{"a": TEXT}, {"a": None}]),
         (pa.array([[("a", TIME)]], pa.map_(pa.string(), pa.timestamp("ns"))), [[("a", TEXT)]]),
         (pa.array([[1.5]]), [[1.5]]),
+        (LATE, ["14645-06-30 15:06:40.000000", None]),
+        (pa.StructArray.from_arrays([LATE], ["a"]), [{"a": "14645-06-30 15:06:40.000000"}, {"a": None}]),
+        (pa.array([10**7], pa.int32()).cast(pa.date32()), ["29349-01-26"]),
+        (pa.array([[10**17]], pa.list_(pa.duration("s"))), [["100000000000000000"]]),
     ],
     ids=lambda value: str(value.type) if isinstance(value, pa.Array) else "",
 )
@@ -37,6 +42,37 @@ def test_nanoseconds_in_lists_have_different_hashes():
     values = pa.array([[TIME], [TIME + 1], [TIME]], pa.list_(pa.timestamp("ns")))
     hashes = row_hashes([], [values]).tolist()
     assert hashes[0] == hashes[2] != hashes[1]
+
+
+NESTED = {
+    "struct": lambda times: pa.StructArray.from_arrays([times], ["a"]),
+    "list": lambda times: pa.ListArray.from_arrays(range(len(times) + 1), times),
+    "map": lambda times: pa.MapArray.from_arrays(range(len(times) + 1), ["a"] * len(times), times),
+    "struct of lists": lambda times: pa.StructArray.from_arrays([NESTED["list"](times)], ["a"]),
+}
+
+
+@pytest.mark.parametrize("nest", NESTED.values(), ids=[*NESTED])
+@pytest.mark.parametrize(
+    "kind",
+    [pa.timestamp("us"), pa.timestamp("s", "UTC"), pa.date32(), pa.date64(), pa.duration("s"), pa.time32("s")],
+    ids=str,
+)
+def test_nested_times_of_any_year_have_different_hashes(nest, kind):
+    numbers = [7, 400 if kind == pa.time32("s") else 2 * 10**9 if kind == pa.date32() else 2 * 10**17, 7]
+    times = pa.array(numbers, pa.int32() if kind.bit_width == 32 else pa.int64()).cast(kind)
+    hashes = row_hashes([], [nest(times)]).tolist()
+    assert hashes[0] == hashes[2] != hashes[1]
+    assert row_hashes([], [nest(times[:1])]).tolist() == hashes[:1]
+
+
+def test_structs_with_years_beyond_9999_are_kept(run, tmp_path):
+    times = pa.array([400_000_000_000_000_000 + row for row in range(40)]).cast(pa.timestamp("us"))
+    table = pa.table({"a": pa.StructArray.from_arrays([times], ["day"]), "b": times, "x": range(40)})
+    pq.write_table(table, tmp_path / "data.parquet")
+    manifests = run(tmp_path / "data.parquet", task="none", label_column="", shards=1)
+    assert sum(manifest.rows for manifest in manifests.values()) == 40
+    assert "14645-06-30 15:06:40.0000" in (tmp_path / "out" / "overview.html").read_text()
 
 
 def test_lists_of_nanoseconds_are_kept(run, tmp_path):

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from kfp_distributed.storage.errors import one_line
 from kfp_distributed.storage.model_format import FORMATS
 from kfp_distributed.storage.tensor_specs import Signature, TensorSpec
 from kfp_distributed.trainers.runtime.keras_signature import read_keras_signature
@@ -33,7 +34,7 @@ def served_signature(folder: Path, format_name: str) -> dict[str, Any]:
     try:
         signature = _READERS[format_name](file)
     except Exception as error:  # noqa: BLE001  (a program may write any bytes: that fails no training)
-        reason = " ".join(str(error).split())[:_REASON_LENGTH]
+        reason = one_line(error)[:_REASON_LENGTH]
         print(f"{file.name} cannot be read, so model.json has no signature: {type(error).__name__}: {reason}")
         return {}
     return signature.to_dict() if signature else {}

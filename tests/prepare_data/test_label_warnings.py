@@ -1,0 +1,76 @@
+"""Warnings about labels, and labels of numbers in text form."""
+
+from collections import Counter
+
+import pytest
+
+from kfp_distributed.components.prepare_data.label_warnings import label_warnings
+
+PLAIN = 'set task to "regression"'
+WRITE = 'write plain numbers (1.5) in all rows of the source, and set task to "regression"'
+
+
+@pytest.mark.parametrize(
+    ("classes", "beginning", "advice"),
+    [
+        (map(str, range(60)), "has 60 different numbers, such as '0': each becomes a class.", PLAIN),
+        (map(str, range(2001, 2031)), "has 30 different numbers, such as '2001': each", PLAIN),
+        ((str(10**power) for power in range(50)), "has 50 different numbers, such as '1': each", PLAIN),
+        (map(str, range(-10, 10)), "has 20 different numbers, such as '-10': each", PLAIN),
+        ((*map(str, range(2001, 2031)), "unknown"), "has 30 different numbers, such as '2001': each", WRITE),
+        (("0.5", "1.5"), "has 2 different numbers, such as '0.5': each", PLAIN),
+        (("0,5", "1,5"), "has 2 different numbers in text form, such as '0,5': each", WRITE),
+        ((f"{number}%" for number in range(90)), "has 90 different numbers in text form, such as '0%'", WRITE),
+        ((f"${number}" for number in range(9)), "has 9 different numbers in text form, such as '$0'", WRITE),
+        (("7", "1,234", "5"), "has 3 different numbers in text form, such as '1,234'", WRITE),
+    ],
+    ids=["many", "years", "powers", "negative", "and a text", "fractions", "commas", "percent", "dollars", "thousands"],
+)
+def test_quantities_that_become_classes_are_named(classes, beginning, advice):
+    (line,) = label_warnings("y", Counter(classes))
+    assert line.startswith(f"label_column 'y' {beginning}")
+    assert line.endswith(f"If they are quantities, {advice}")
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [
+        map(str, range(59)),
+        map(str, range(1, 48)),
+        ("-1", "0", "1"),
+        map(str, range(2001, 2020)),
+        (f"word {number}" for number in range(100)),
+        (f"{number:03}" for number in range(100)),
+        ("5%", *"abcdef"),
+        (),
+    ],
+    ids=["from 0", "from 1", "signs", "a few", "words", "codes", "mostly texts", "none"],
+)
+def test_usual_classes_have_no_warning(classes):
+    assert label_warnings("y", Counter(classes)) == []
+
+
+def test_spellings_of_one_class_are_named():
+    lines = label_warnings("y", dict.fromkeys(("A", "a", "a ", "b"), 5))
+    assert [line.split(", which")[0] for line in lines] == [
+        "label_column 'y' has the classes 'A' and 'a'",
+        "label_column 'y' has the classes 'A' and 'a '",
+    ]
+    assert len(label_warnings("y", Counter(f"{'A' * (i % 2)}{'a' * (1 - i % 2)}{i // 2}" for i in range(300)))) == 51
+
+
+def labels_file(file, labels):
+    return file("data.csv", "x,label\n" + "".join(f'{row},"{label}"\n' for row, label in enumerate(labels)))
+
+
+@pytest.mark.parametrize("form", ["{}%", "${}", "{},234"])
+def test_labels_of_numbers_in_text_form_are_named(file, run, capsys, form):
+    run(labels_file(file, [form.format(1 + row % 90) for row in range(360)]))
+    log = capsys.readouterr().out
+    assert f"warning: label_column 'label' has 90 different numbers in text form, such as '{form.format(1)}'" in log
+    assert "task: classification" in log
+
+
+def test_rare_labels_of_numbers_in_text_form_get_advice_for_quantities(file, run):
+    with pytest.raises(ValueError, match=r"9 different numbers, 1 of .* in one row only .such as 9%.: .*plain numbers"):
+        run(labels_file(file, [f"{1 + row % 8}%" for row in range(80)] + ["9%"]))
