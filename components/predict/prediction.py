@@ -1,9 +1,11 @@
 """The prediction of all rows: check the model and the rows, predict chunk by chunk, write the files."""
 
+import re
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +25,7 @@ from kfp_distributed.components.predict.source_rows import SourceRows, open_rows
 from kfp_distributed.components.prepare_data.disk_errors import disk_errors
 from kfp_distributed.components.prepare_data.fetch import is_stored, local_copy, refuse_downloads, stored_source
 from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.reading import ReadAgain, RejectedRows
+from kfp_distributed.components.prepare_data.reading import ReadAgain, RejectedRows, RowsRefused
 from kfp_distributed.components.prepare_data.stored_files import SourcePath
 from kfp_distributed.components.source_address import DIGITS
 from kfp_distributed.components.worker_pool.piece_tasks import run_here
@@ -34,6 +36,8 @@ from kfp_distributed.storage.model import ModelManifest, read_model_folder
 
 ROWS_PER_LOG_LINE = 1_000_000
 """Rows between two log lines about the progress."""
+
+_FOREIGN_SETTING = re.compile(r"\b(drop_columns|label_column|columns=|(set|in) columns\b|columns declares)")
 
 
 def run_prediction(request: PredictionRequest, predictions: Artifact, engine: Engine | None = None) -> int:
@@ -108,6 +112,26 @@ def _model(request: PredictionRequest, folder: Path) -> tuple[ModelPlan, ModelMa
     return plan, manifest
 
 
+def _with_own_settings(text: str) -> str:
+    """Return what the readers of `prepare_data` say, with what it means for this step, if they name their settings."""
+    if not _FOREIGN_SETTING.search(text):
+        return text
+    return (
+        f"{text}. These are inputs of prepare_data: here, write the column as in the training data, or take it out of "
+        "key_columns"
+    )
+
+
+@contextmanager
+def _own_settings() -> Iterator[None]:
+    try:
+        yield
+    except RowsRefused as error:
+        raise RowsRefused(_with_own_settings(str(error))) from error
+    except ValueError as error:
+        raise ValueError(_with_own_settings(str(error))) from error
+
+
 @dataclass(frozen=True)
 class _Prediction:
     """The way from the rows to the files.
@@ -132,6 +156,11 @@ class _Prediction:
             unfinished: Empty folder beside the output.
         """
         opened = self._dataset if self.request.dataset else self._source(scratch)
+        with _own_settings():
+            return self._write_again(opened, unfinished)
+
+    def _write_again(self, opened: Callable[[Mapping[str, str]], tuple[RowReader, ModelPlan]], unfinished: Path) -> int:
+        """Write the output, again whenever a row shows that the source must be read in another way."""
         codes: dict[str, str] = {}
         while True:
             folder, chunks = unfinished / "output", unfinished / "chunks"
@@ -180,7 +209,7 @@ class _Prediction:
             )
             for note in rows.source.notes:
                 if note not in logged:
-                    print(f"warning: {note}", flush=True)
+                    print(f"warning: {_with_own_settings(note)}", flush=True)
             logged.update(rows.source.notes)
             return rows, plan
 

@@ -103,6 +103,10 @@ def test_an_error_about_a_kind_names_no_parameter_that_the_step_lacks(tmp_path, 
         "RowsRefused: row 3 of rows.csv: 'x' is 'abc', which is no number, but the column has numbers in the training "
         'data: correct it, or leave it empty (on_bad_row="skip" leaves such rows out)'
     )
+    (tmp_path / "keys.csv").write_text("key,x\n" + "1,2\n" * 9 + "abc,2\n")
+    message = refused(model=number_model, source=str(tmp_path / "keys.csv"), key_columns=["key"])
+    assert "row 11 of keys.csv: 'key' is 'abc', which is no whole number" in message
+    assert message.endswith("write the column as in the training data, or take it out of key_columns")
     np.savez(tmp_path / "rows.npz", x=np.zeros((3, 4)))
     assert refused(model=number_model, source=str(tmp_path / "rows.npz")) == (
         "ValueError: 'x' is a tensor of [4], but a number in the training data: write one number in each row"
