@@ -57,7 +57,7 @@ def test_component_without_descriptions_is_small(tmp_path, delivery):
     write_specs(tmp_path, delivery)
     for name in NAMES[:5]:
         spec = yaml.safe_load((tmp_path / f"{name}.yaml").read_text(encoding="utf-8"))
-        assert len(dump(_without_descriptions(spec))) < 12 * 1024, name
+        assert len(dump(_without_descriptions(spec))) < 13 * 1024, name
 
 
 def _without_descriptions(node):

@@ -270,10 +270,8 @@ def test_bad_rows_are_refused_or_left_out(tmp_path, prepared, model_of, predicte
     assert "these are 3 rows that cannot be used" in message
     for keys in (["key"], []):
         output = predicted(model=model, source=str(bad), key_columns=keys, on_bad_row="skip")
-        assert (
-            "warning: left out 3 rows that cannot be used ('x': 2, whole rows: 1), such as row 3 of bad.csv"
-            in capsys.readouterr().out
-        )
+        line = "warning: left out 3 rows that cannot be used ('x': 2, whole rows: 1), such as row 3 of bad.csv"
+        assert line in capsys.readouterr().out
         assert (output.rows, output.manifest["rows_left_out"]) == (2, 3)
         found = output.table()
         assert found["key"].to_pylist() == ["a", "e"] if keys else found["row"].to_pylist() == [0, 4]

@@ -64,7 +64,8 @@ def test_bad_rows_are_left_out_and_counted(file, run, tmp_path, capsys):
     text = "x,label\n" + "1,a\n2,b\n" * 20 + "two,a\n1,2,3\n,\ninf,a\n9,b\n"
     manifests = run(file("data.csv", text), on_bad_row="skip", **ALL_FOR_TRAINING)
     assert manifests["train"].rows == 41
-    line = "left out 4 rows that cannot be used, such as row 42 of data.csv: 'x' is 'two'"
+    columns = "'x': 2, whole rows: 1, 'label': 1"
+    line = f"left out 4 rows that cannot be used ({columns}), such as row 42 of data.csv: 'x' is 'two'"
     assert line in capsys.readouterr().out
     assert "left out 4 rows that cannot be used" in (tmp_path / "out" / "overview.html").read_text()
 
