@@ -73,6 +73,7 @@ ROW_READERS = (
     "fetch",
     "folder_splits",
     "preparation_options",
+    "python_values",
     "read",
     "reading",
     "source",

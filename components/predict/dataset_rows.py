@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from kfp_distributed.components.predict.input_rows import InputRows
 from kfp_distributed.components.predict.predictor import BATCH_BYTES, BATCH_ROWS
 from kfp_distributed.components.prepare_data.chunks import Chunk, CountRows, FilePart
+from kfp_distributed.components.prepare_data.python_values import python_values
 from kfp_distributed.components.prepare_data.reading import Reject
 from kfp_distributed.storage.alignment import align
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard, column_matrix
@@ -120,7 +121,7 @@ class DatasetRows:
 def _raw(column: Column, values: pa.Array) -> NDArray[Any]:
     if column.kind == "kept":
         objects = np.empty(len(values), object)
-        objects[:] = values.to_pylist()
+        objects[:] = python_values(values)
         return objects
     if column.kind == "category":
         return np.array(_texts(column.vocabulary, values, 1).to_pylist(), object)

@@ -16,6 +16,7 @@ from kfp_distributed.components.prepare_data.chunks import CHUNK_BYTES, Chunk, C
 from kfp_distributed.components.prepare_data.column_names import ColumnsMissing
 from kfp_distributed.components.prepare_data.folder_splits import splits_of
 from kfp_distributed.components.prepare_data.preparation_options import Options
+from kfp_distributed.components.prepare_data.python_values import python_values
 from kfp_distributed.components.prepare_data.read import kept_types, options_like
 from kfp_distributed.components.prepare_data.reading import Reject
 from kfp_distributed.components.prepare_data.source import Source
@@ -104,7 +105,7 @@ class SourceRows:
 
     def _values(self, column: Column, values: pa.Array) -> NDArray[Any]:
         if column.kind == "kept":
-            return _objects(values.to_pylist())
+            return _objects(python_values(values))
         if column.kind == "category":
             return _category(column, values)
         with np.errstate(over="ignore"):

@@ -221,7 +221,7 @@ def test_a_split_without_a_class_of_the_training_rows_is_refused(file, run, spli
     other = file("other.csv", "x,label\n" + "1, <=50K.\n2, >50K.\n" * 5)
     with pytest.raises(ValueError, match=f"no row of the {split} split has a class of the training rows") as error:
         run(source, sources={split: str(other)})
-    assert "has ' <=50K.', ' >50K.' there, and '<=50K', '>50K' in the training rows. Write the classes in one way" in (
+    assert "has '<=50K.', '>50K.' there, and '<=50K', '>50K' in the training rows. Write the classes in one way" in (
         str(error.value)
     )
 
