@@ -14,7 +14,7 @@ def test_the_column_with_the_most_rows_is_first():
 
 def days_file(file, wrong=1, rows=1000):
     """A file in which all days are wrong, and so is the volume of the first rows."""
-    lines = (f"{'none yet' if row < wrong else row},31 Jan 2024,{'ab'[row % 2]}\n" for row in range(rows))
+    lines = (f"{'none yet' if row < wrong else row},2024 Jan 1,{'ab'[row % 2]}\n" for row in range(rows))
     return file("data.csv", "volume,day,label\n" + "".join(lines))
 
 
@@ -25,7 +25,7 @@ def test_the_error_without_rows_names_the_column_that_lost_them(file, run, wrong
     assert f"left out 1,000 rows that cannot be used ('day': {1000 - wrong:,}, 'volume': {wrong}), such as row " in str(
         error.value
     )
-    assert f"row {wrong + 2} of data.csv: 'day' is '31 Jan 2024', which is no date" in str(error.value)
+    assert f"row {wrong + 2} of data.csv: 'day' is '2024 Jan 1', which is no date" in str(error.value)
 
 
 def test_the_columns_are_counted_over_all_chunks(file, run, small):
