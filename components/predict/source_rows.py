@@ -94,7 +94,7 @@ class SourceRows:
         for name, column in values.items():
             if column.dtype.kind != "f":
                 continue
-            for row in np.flatnonzero(np.isinf(column).reshape(len(column), -1).any(axis=1)).tolist():
+            for row in np.flatnonzero(np.isinf(column).any(axis=tuple(range(1, column.ndim)))).tolist():
                 is_usable[row] = False
                 reject(
                     int(numbers[row]),

@@ -13,10 +13,14 @@ from kfp_distributed.components.prepare_data.csv_format import CsvFormat
 from kfp_distributed.components.prepare_data.spelled_values import NUMBER, number_names
 
 _SEPARATORS = ";\t|,"
+_CELL = rb'(?m)(?:^|;)"?\s*[-+]?%b\s*"?\s*(?=;|$)'
+# Points between each three digits may separate thousands.
+_POINTS = rb"(?![1-9]\d{0,2}(?:\.\d{3})+\b)\d*\.\d+"
 # So many lines tell the separator.
 _LINES = 100
-# Names of so many columns that are increasing numbers, such as years, are no row: by chance, one of 720 rows is.
-_INCREASING = 6
+# Names of so many columns that are increasing numbers are no row.
+_INCREASING = 3
+_YEARS = range(1900, 2101)
 _SHOWN = 5
 
 
@@ -41,7 +45,7 @@ def detect_format(start: bytes, csv_format: CsvFormat, *, may_be_blanks: bool) -
         elif found != csv_format.separator:
             csv_format = replace(csv_format, separator=found)
             lines.append(f"the columns are separated by {found!r}, as its first rows show")
-    has_commas = re.search(rb"\d,\d", start) and not re.search(rb"\d\.\d", start)
+    has_commas = len(re.findall(_CELL % rb"\d*,\d+", start)) > len(re.findall(_CELL % _POINTS, start))
     if csv_format.separator == ";" and has_commas and "decimal" not in csv_format.given:
         csv_format = replace(csv_format, decimal=",")
         lines.append("numbers have decimal commas, as its first rows show")
@@ -114,7 +118,10 @@ def _are_numbers(texts: pa.StringArray) -> bool:
 
 
 def _is_sequence(numbers: Sequence[float]) -> bool:
-    """Return whether numbers increase or decrease by equal steps, or there are many that increase."""
+    """Return whether numbers are counted from 0 or 1, are years, are several that increase, or have equal steps."""
     steps = [after - before for before, after in pairwise(numbers)]
-    are_equal = len(steps) > 1 and steps[0] != 0 and all(abs(step - steps[0]) < 1e-9 * abs(steps[0]) for step in steps)
-    return are_equal or (len(numbers) >= _INCREASING and min(steps) > 0)
+    is_rising = bool(numbers) and all(step > 0 for step in steps)
+    are_years = is_rising and all(number in _YEARS for number in numbers)
+    is_counted = is_rising and numbers[0] in (0, 1) and numbers[-1] == numbers[0] + len(steps)
+    has_equal_steps = len(steps) > 1 and steps[0] != 0 and all(step == steps[0] for step in steps)
+    return are_years or has_equal_steps or (is_rising and len(numbers) >= (2 if is_counted else _INCREASING))

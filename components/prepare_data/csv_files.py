@@ -18,12 +18,11 @@ from kfp_distributed.components.prepare_data.csv_format import (
     CsvFormat,
     Readable,
     blocks,
-    check_quotes,
     check_start,
-    first_row_end,
     opened_csv,
     without_blanks,
 )
+from kfp_distributed.components.prepare_data.csv_quotes import check_quotes, first_row_end
 from kfp_distributed.components.prepare_data.reading import ReadAgain, Reject, Rows, one_batch
 from kfp_distributed.components.prepare_data.spelled_values import NUMBER
 from kfp_distributed.components.prepare_data.stored_files import SourcePath
@@ -266,9 +265,7 @@ class _Parser:
         kind = self._types[name]
         if kind == pa.string():
             return texts, problems
-        plain = pc.utf8_trim_whitespace(texts)
-        if self._format.decimal != ".":
-            plain = pc.replace_substring(plain, self._format.decimal, ".")
+        plain = self._with_points(pc.utf8_trim_whitespace(texts))
         are_integers = kind in (KEPT_DIGITS, pa.int64())
         is_number = pc.fill_null(_are_integers(plain) if are_integers else _are_numbers(plain), True)
         nothing = "whole number of 64 bits" if kind == KEPT_DIGITS else "number"
@@ -304,9 +301,13 @@ class _Parser:
             codes = pc.filter(trimmed, pc.and_(may_be_code, pc.match_substring_regex(trimmed, r"^0\d+$")))
             if len(codes):
                 raise ReadAgain({name: codes[0].as_py()})
-        if self._format.decimal != ".":
-            trimmed = pc.replace_substring(trimmed, self._format.decimal, ".")
-        return trimmed.cast(self._types[name].value_type)
+        return self._with_points(trimmed).cast(self._types[name].value_type)
+
+    def _with_points(self, texts: pa.StringArray) -> pa.StringArray:
+        """Return numbers with a decimal point. A text that has one where decimals have commas is no number."""
+        if self._format.decimal == ".":
+            return texts
+        return pc.replace_substring(pc.replace_substring(texts, ".", "·"), self._format.decimal, ".")
 
 
 def numbers_are_integers(texts: pa.StringArray) -> bool:

@@ -11,11 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
-from numpy.typing import NDArray
 
+from kfp_distributed.components.prepare_data.csv_quotes import last_row_end
 from kfp_distributed.components.prepare_data.stored_files import SourcePath, StoredPath
 
 COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -136,7 +135,9 @@ def check_start(start: bytes, csv_format: CsvFormat) -> None:
             raise ValueError(f"it {advice}")
     header = re.sub(rb'"[^"]*"', b'""', start).partition(b"\n")[0]
     separator = csv_format.separator.encode()
-    if separator not in header and (other := re.match(rb"[^,;\t|]*([,;\t|])", header)):
+    # A line above the names may have other characters. What the user says is wrong if no row has it.
+    rows = start if "separator" in csv_format.given else header
+    if separator not in rows and (other := re.match(rb"[^,;\t|]*([,;\t|])", header)):
         found = other[1].decode()
         # Only files with semicolons usually have decimal commas.
         decimal = ', with "decimal": "," for numbers like 1,5' if found == ";" else ""
@@ -308,77 +309,3 @@ def blocks(stream: Readable, first_size: int, size: int, separator: str = ",") -
         rest = data[end:]
     if rest:
         yield rest
-
-
-def last_row_end(data: bytes, separator: str = ",") -> int:
-    """Return the end of the last whole row of a text that begins with a row; 0 if there is none.
-
-    A line end within quotes ends no row.
-    """
-    end = data.rfind(b"\n") + 1
-    quotes = _quotes(data, separator) if b'"' in data else np.empty(0, np.int64)
-    while end and (before := int(np.searchsorted(quotes, end))) % 2:
-        end = data.rfind(b"\n", 0, int(quotes[before - 1])) + 1
-    return end
-
-
-def first_row_end(data: bytes, separator: str = ",") -> int:
-    """Return the end of the first row of a text; its length if it has one row only."""
-    end = data.find(b"\n") + 1
-    quotes = _quotes(data, separator) if b'"' in data[:end] else np.empty(0, np.int64)
-    while end and (before := int(np.searchsorted(quotes, end))) % 2:
-        end = data.find(b"\n", int(quotes[before])) + 1 if before < len(quotes) else 0
-    return end or len(data)
-
-
-def check_quotes(data: bytes, separator: str, first: int) -> None:
-    """Check that no quote swallows rows because it is not closed.
-
-    Args:
-        data: Whole rows.
-        separator: Character between the columns.
-        first: Number of the first row.
-
-    Raises:
-        ValueError: A value of several lines ends with a quote that no separator and no line end follows, or does not
-            end. How many rows it has taken is not known.
-    """
-    text = data.rstrip(b"\r\n")
-    quotes, line_ends = _quotes(text, separator), np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
-    opens, closes = quotes[0::2], quotes[1::2]
-    # A quote that opens right after one that closes is doubled: the value goes on.
-    begins = np.flatnonzero(np.concatenate([[True], opens[1:] != closes[: len(opens) - 1] + 1])[: len(opens)])
-    ends = np.append(closes, len(text))[np.append(begins[1:], len(opens)) - 1]
-    has_lines = np.searchsorted(line_ends, ends) > np.searchsorted(line_ends, opens[begins])
-    for begin, end in zip(opens[begins][has_lines].tolist(), ends[has_lines].tolist(), strict=True):
-        if end == len(text) or text[end + 1 : end + 2] not in (b"", b"\r", b"\n", separator.encode()):
-            ends_of_rows = line_ends[np.searchsorted(quotes, line_ends) % 2 == 0]
-            row = first + int(np.searchsorted(ends_of_rows, begin))
-            shown = text[begin : begin + 40].decode(errors="replace")
-            raise ValueError(f"row {row} has a value of several lines, {shown!r}, whose quote is not closed: close it")
-
-
-def _quotes(data: bytes, separator: str) -> NDArray[np.int64]:
-    """Return the positions of the quotes that begin and end quoted values, and of the doubled ones within them.
-
-    A quote inside of a value that does not begin with one, such as 5" nail, is none of them.
-    """
-    positions = np.flatnonzero(np.frombuffer(data, np.uint8) == ord('"'))
-    opens = np.zeros(256, np.bool_)
-    opens[[*f"{separator}\r\n".encode()]] = True
-    is_first = opens[np.frombuffer(b"\n" + data, np.uint8)[positions]]
-    is_adjacent = np.diff(positions, prepend=-2) == 1
-    # Without stray quotes, every other one begins a value, or doubles the one before.
-    stray = [np.flatnonzero(~(is_first | is_adjacent)[start::2]) * 2 + start for start in (0, 1)]
-    is_stray, index = np.zeros(len(positions), np.bool_), 0
-    while True:
-        candidates = stray[index % 2]
-        found = int(np.searchsorted(candidates, index))
-        if found == len(candidates):
-            return positions[~is_stray]
-        index = int(candidates[found])
-        is_stray[index] = True
-        index += 1
-        while index < len(positions) and is_adjacent[index]:
-            is_stray[index] = True
-            index += 1

@@ -31,6 +31,7 @@ from kfp_distributed.components.prepare_data.csv_files import (
     read_csv,
 )
 from kfp_distributed.components.prepare_data.csv_format import CsvFormat
+from kfp_distributed.components.prepare_data.csv_quotes import rows_in_quotes
 from kfp_distributed.components.prepare_data.date_columns import DateForms, find_forms, open_dates
 from kfp_distributed.components.prepare_data.dates import are_dates
 from kfp_distributed.components.prepare_data.preparation_options import Options
@@ -44,6 +45,7 @@ from kfp_distributed.storage.dataset import Task
 
 _VALUES = pa.large_string()
 """Stands for the type of texts of which some may be numbers: these get a decimal point."""
+_DECIMAL_POINT = r"^(\s*[-+]?\d*)\.(\d+\s*)$"
 _DECIMAL_COMMA = r"^(\s*[-+]?\d*),(\d*(?:[eE][-+]?\d+)?\s*)$"
 
 
@@ -67,6 +69,7 @@ class CsvTable:
         self._options = options
         self._format, self._notes = _detected(files, options)
         self._missing_texts: set[str] = set()
+        self._swallowing = ""
         is_open = self._format.header and "header" not in self._format.given
         self.names_advice = 'If the file has no header, set csv_format to {"header": false}' if is_open else ""
 
@@ -93,7 +96,9 @@ class CsvTable:
             yield Rows(self._with_points(rows, values), numbers)
 
     def _see(self, block: bytes) -> None:
-        """Note which texts for missing values occur."""
+        """Note which texts for missing values occur, and a quoted value that may have taken rows."""
+        if b'"' in block and not self._swallowing:
+            self._swallowing = rows_in_quotes(block, self._format.separator)
         edge = rf"(?:^|$|{re.escape(self._format.separator)})"
         for text in {*self._format.missing} - self._missing_texts:
             value = text.encode()
@@ -116,11 +121,19 @@ class CsvTable:
             advice[options.label_column] = f"but numbers are predicted: correct it, leave the row out{choice}"
         return advice
 
-    def _with_points(self, rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
-        """Return rows in which the numbers of some columns of texts have a decimal point."""
+    def _with_points(self, rows: pa.RecordBatch, names: Sequence[str], of_points: str = r"\1.\2") -> pa.RecordBatch:
+        """Return rows in which the numbers of some columns of texts have a decimal point.
+
+        Args:
+            rows: The rows.
+            names: The columns.
+            of_points: What becomes of numbers that had one, where decimals have commas. They are 1.234 for 1234, or an
+                error, so that a survey must not take them for numbers. Default: they stay.
+        """
         for name in names if self._format.decimal != "." else ():
             position = rows.schema.names.index(name)
-            texts = pc.replace_substring_regex(rows[name], _DECIMAL_COMMA, r"\1.\2")
+            texts = pc.replace_substring_regex(rows[name], _DECIMAL_POINT, of_points)
+            texts = pc.replace_substring_regex(texts, _DECIMAL_COMMA, r"\1.\2")
             rows = rows.set_column(position, name, texts)
         return rows
 
@@ -138,7 +151,7 @@ class CsvTable:
             for file in files:
                 texts = dict.fromkeys(names, pa.string())
                 for rows, _ in readable(file.name, self.read(whole_file(file), texts, ignore)):
-                    yield self._with_points(rows, rows.schema.names)
+                    yield self._with_points(rows, rows.schema.names, of_points=r"\1. \2")
 
         options = self._options
         guessed = [name for name in inputs if name not in options.columns and name not in codes]
@@ -186,21 +199,29 @@ class CsvTable:
         return found | {name: "date" for name in can_be_dates if name in forms.forms}, forms
 
     def late_notes(self, names: Mapping[str, Sequence[str]], first: str) -> list[str]:
-        """Return a line about the texts for missing values that no value is."""
+        """Return lines about texts for missing values that no value is, and about a value that may have taken rows."""
+        lines = []
+        if self._swallowing:
+            lines.append(
+                f"a quoted value has lines that look like rows, and begins with {self._swallowing!r}: if its quote is "
+                "not closed there, these rows are lost. Close it, or write quotes that are text twice, within quotes"
+            )
         unused = [text for text in self._format.missing if text not in self._missing_texts]
-        if not unused:
-            return []
-        texts = json.dumps(unused, ensure_ascii=False)
-        return [f'csv_format: no value of {first} and the other files is one of "missing": {texts}: correct them']
+        if unused:
+            texts = json.dumps(unused, ensure_ascii=False)
+            lines.append(f'csv_format: "missing" has {texts}, which no value of {first} and the other files is')
+        return lines
 
-    def take_late(self) -> set[str]:
-        """Return the texts for missing values that occur, and forget them."""
-        found, self._missing_texts = self._missing_texts, set()
+    def take_late(self) -> tuple[set[str], str]:
+        """Return the texts for missing values that occur and a value that may have taken rows, and forget them."""
+        found = self._missing_texts, self._swallowing
+        self._missing_texts, self._swallowing = set(), ""
         return found
 
-    def add_late(self, found: set[str]) -> None:
-        """Add texts for missing values that occur."""
-        self._missing_texts |= found
+    def add_late(self, found: tuple[set[str], str]) -> None:
+        """Add what `take_late` has returned."""
+        self._missing_texts |= found[0]
+        self._swallowing = self._swallowing or found[1]
 
     def expected_bytes(self, file: SourcePath) -> int:
         """Return the approximate size of a file's rows in the shards."""

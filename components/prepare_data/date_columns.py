@@ -111,9 +111,13 @@ def find_forms(
             mixed[name] = texts.filter(pc.invert(are_dates))[0].as_py()
     orders = {name: orders_of(first[name], family) for name, family in families.items() if len(family) > 1}
     unclear = [name for name, found in orders.items() if not found]
+    differ = dict.fromkeys(unclear, False)
     for rows in read(unclear) if unclear else ():
         for name in unclear:
             orders[name] = orders_of(rows[name], families[name]) | orders[name]
+            differ[name] = differ[name] or _differ(rows[name], families[name])
+    # Where all days are the number of their month, the order does not matter.
+    families |= {name: families[name][:1] for name in unclear if not orders[name] and not differ[name]}
     for name, family in families.items():
         is_input = name != options.time_column or name in options.columns
         forms[name] = _form(name, first[name], family, orders.get(name, {}), is_input=is_input)
@@ -123,6 +127,11 @@ def find_forms(
         if forms[name] != ISO
     }
     return DateForms(forms, examples, mixed)
+
+
+def _differ(texts: pa.StringArray, family: Sequence[str]) -> bool:
+    """Return whether the forms of a family read any text differently."""
+    return any(len({iso_text(text, form) for form in family}) > 1 for text in texts.drop_null().unique().to_pylist())
 
 
 def _known_forms(options: Options) -> dict[str, str]:

@@ -24,8 +24,9 @@ _FAMILIES: tuple[tuple[str, ...], ...] = (
 """Forms that are recognized. Texts can be of both forms of a family, until a number above 12 tells what is the day."""
 
 _PARTS = {"%Y": r"\d{4}", "%m": r"(0?[1-9]|1[0-2])", "%d": r"(0?[1-9]|[12]\d|3[01])", ".": r"\."}
-# Numbers of orders and their items look like other years and months.
-_MONTHS = {"%Y": r"(1[5-9]|2[01])\d{2}", "%m": r"(0[1-9]|1[0-2])"}
+# Numbers of orders and their items, and of versions, look like other years and months.
+_YEARS = {"%Y": r"(1[5-9]|2[01])\d{2}"}
+_MONTHS = _YEARS | {"%m": r"(0[1-9]|1[0-2])"}
 _TIME = r"(\d{1,2})(:\d{2}(?::\d{2}(?:[.,]\d{1,9})?)?)\s*([AaPp][Mm])?\s*(Z|[+-]\d{2}:\d{2})?"
 _TIME_AT_END = re.compile(rf"[T\s]\s*{_TIME}$")
 _MAY_BE_DATE = r"^\s*\d{1,4}[-/.]\d"
@@ -35,7 +36,7 @@ _MICROSECONDS_OF_A_DAY = 86_400 * 10**6
 
 
 def _pattern(form: str) -> str:
-    parts = _PARTS if "%d" in form else _PARTS | _MONTHS
+    parts = _PARTS | (_MONTHS if "%d" not in form else _YEARS if form != ISO else {})
     day = re.sub(r"%\w|\.", lambda part: parts[part[0]], form)
     if form == ISO:
         # A number that is no month or day in this usual form is a mistake.

@@ -100,7 +100,8 @@ class LabelCounts:
             return
         texts = [*islice(self.vocabulary.codes, begin, None)]
         self._checked.append(count)
-        is_number = [re.fullmatch(rf"\s*{FINITE}\s*", text) is not None for text in texts]
+        # Numbers with leading zeros are codes.
+        is_number = [re.fullmatch(rf"(?!\s*[-+]?0\d)\s*{FINITE}\s*", text) is not None for text in texts]
         self._are_numbers = self._are_numbers and all(is_number)
         if self._is_open and self._are_numbers:
             for text in texts:

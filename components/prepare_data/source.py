@@ -17,6 +17,7 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kfp_distributed.components.prepare_data.chunks import CHUNK_BYTES, Chunk, CountRows, FilePart, chunks_of
 from kfp_distributed.components.prepare_data.column_kinds import cast, plain, texts_of
@@ -198,7 +199,7 @@ class _Converter:
         """Return what decides about the split: the text of a group, or an integer in the order of the times."""
         if split_by.kind == "group":
             # Which other values the column has is not known yet. Groups that become one stay in one split.
-            key = number_names(texts_of(split_by.column, values), of_any_form=True)
+            key = number_names(pc.utf8_trim_whitespace(texts_of(split_by.column, values)), of_any_form=True)
         elif split_by.time_type == DATES:
             key = self._microseconds(split_by.column, values, split_by.time_form, is_needed=True)
         else:

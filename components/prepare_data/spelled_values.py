@@ -16,8 +16,9 @@ _BOOLEANS = {"false", "true"}
 
 # Numbers with leading zeros are codes. An exponent of four digits is beyond the range of 64-bit floats.
 _DIGITS = r"((0|[1-9]\d*)(\.\d*)?|\.\d+)"
-# As programs write numbers. Other forms may be codes, such as "+49" and "2E3", if other values are no numbers.
-_WRITTEN = rf"^\s*-?{_DIGITS}(e[-+]\d{{2,3}})?\s*$"
+# As programs write numbers. Other forms may be codes or versions, such as "+49", "2E3" and "1.10", if other values of
+# the column are no numbers.
+_WRITTEN = r"^\s*-?(0|[1-9]\d*)(\.0*|\.\d*[1-9])?(e[-+]\d{2,3})?\s*$"
 _ANY_FORM = rf"^\s*[-+]?{_DIGITS}([eE][-+]?\d{{1,3}})?\s*$"
 _IS_LONGER = r"^\s|\s$|^\+|^-?\.|\.\d*0$|\.$|[eE]|^-0$"
 
@@ -34,8 +35,8 @@ def number_names(texts: pa.StringArray, *, of_any_form: bool = False) -> pa.Stri
 
     Args:
         texts: The texts, which may be null.
-        of_any_form: Whether "+5" and "5E0" are numbers, too. Default: only what programs write is, because other texts
-            of the column may be codes.
+        of_any_form: Whether "+5", "5E0" and "1.10" are numbers, too. Default: only what programs write is, because
+            other texts of the column may be codes.
     """
     is_number = pc.match_substring_regex(texts, _ANY_FORM if of_any_form else _WRITTEN)
     is_longer = pc.fill_null(pc.and_(is_number, pc.match_substring_regex(texts, _IS_LONGER)), False)

@@ -8,7 +8,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from kfp_distributed.components.prepare_data.chunks import FilePart, parts_of, whole_file
-from kfp_distributed.components.prepare_data.csv_format import compression_of, last_row_end
+from kfp_distributed.components.prepare_data.csv_format import compression_of
+from kfp_distributed.components.prepare_data.csv_quotes import last_row_end
 from kfp_distributed.components.prepare_data.stored_files import RangeStream, SourcePath, StoredPath
 from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
 

@@ -268,6 +268,9 @@ def test_bad_rows_are_refused_or_left_out(tmp_path, prepared, model_of, predicte
     assert "row 4 of bad.csv has 1 values" in message
     assert "row 5 of bad.csv: 'x' is infinite or too large for a 32-bit number" in message
     assert "these are 3 rows that cannot be used" in message
+    only = tmp_path / "only.csv"
+    only.write_text("key,x\nb,?!\n")
+    assert refused(model=model, source=str(only)).startswith("RowsRefused: row 2 of only.csv: 'x' is '?!'")
     for keys in (["key"], []):
         output = predicted(model=model, source=str(bad), key_columns=keys, on_bad_row="skip")
         line = "warning: left out 3 rows that cannot be used ('x': 2, whole rows: 1), such as row 3 of bad.csv"

@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from kfp_distributed.components.prepare_data.csv_detection import check_header, detect_format
-from kfp_distributed.components.prepare_data.csv_format import CsvFormat, check_quotes, parse_csv_format, without_blanks
+from kfp_distributed.components.prepare_data.csv_format import CsvFormat, parse_csv_format, without_blanks
+from kfp_distributed.components.prepare_data.csv_quotes import check_quotes
 from kfp_distributed.storage.dataset import read_batches
 
 pytestmark = pytest.mark.takes(3)
@@ -87,6 +88,9 @@ YEARS = [("Ulm", "1.5", "2", "3"), ("Bonn", "4", "5", "6"), ("Berlin", "7", "8",
         ([("town", "400", "402.5", "405"), *YEARS], False),
         ([("0", "1", "2"), *NUMBERS], False),
         ([("1", "2", "4", "8", "9", "12"), *[("5", "5", "5", "5", "5", "5")] * 3], False),
+        ([("country", "2019", "2021"), ("Chad", "1.5", "2"), ("Peru", "4", "5")], False),
+        ([("country", "2019"), ("Chad", "1.5"), ("Peru", "4")], False),
+        ([("review", "0", "1"), ("good", "1.5", "2"), ("bad", "4", "5")], False),
         ([("name", "note"), ("Ann", "hello"), ("Bob", "bye")], False),
         ([("", "x"), ("0", "1"), ("1", "2")], False),
         ([(None, "3"), (None, "4")], True),
@@ -158,9 +162,37 @@ def test_the_same_rows_in_another_format(file, run, tmp_path, capsys, name, text
 def test_a_missing_text_that_no_value_is_is_named(file, run, tmp_path, capsys):
     text = 'x,town,label\n1, ?,a\n-,"n.a.",b\n' * 1 + "2,Ulm,a\n3,Ulm,b\n" * 10
     run(file("data.csv", text), csv_format=parse_csv_format({"missing": ["?", "-", "n.a.", "n"]}))
-    line = 'csv_format: no value of data.csv and the other files is one of "missing": ["?", "n"]'
+    line = 'csv_format: "missing" has ["?", "n"], which no value of data.csv and the other files is'
     assert line in capsys.readouterr().out
     assert line.replace('"', "&quot;") in (tmp_path / "out" / "overview.html").read_text().replace("&#34;", "&quot;")
+
+
+def test_a_quoted_value_that_may_have_taken_rows_is_named(file, run, capsys):
+    taken = 'ham\t"open\n' + "spam\ttext\n" * 12 + 'ham\tclosed"\n'
+    options = {"columns": {"text": "text"}, "task": "classification", **ALL_FOR_TRAINING}
+    run(file("data.tsv", "label\ttext\n" + taken + "ham\tx\nspam\ty\n" * 9), **options)
+    assert "lines that look like rows, and begins with '\"open" in capsys.readouterr().out
+    run(file("review.tsv", "label\ttext\n" + 'ham\t"one\ntwo,\nthree"\nspam\ty\n' * 9), **options)
+    assert "look like rows" not in capsys.readouterr().out
+
+
+def test_a_point_is_no_decimal_where_commas_are(file, run):
+    rows = "".join(f"{i}.10.2018;{i},5;1.{i}0;{'ab'[i % 2]}\n" for i in range(10, 29))
+    train = run(file("german.csv", "day;price;amount;label\n" + rows), **ALL_FOR_TRAINING)["train"]
+    assert [(column.kind, column.source_type) for column in train.columns] == [
+        ("number", "date %d.%m.%Y"),
+        ("number", ""),
+        ("category", ""),
+    ]
+    rows += "12.10.2018;1.5;1.100;a\n"
+    with pytest.raises(ValueError, match=r"row 21 of german.csv: 'price' is '1.5', which is no number"):
+        run(file("german.csv", "day;price;amount;label\n" + rows))
+
+
+def test_codes_are_classes(file, run):
+    rows = "".join(f"{i},{i % 150:03}\n" for i in range(450))
+    train = run(file("data.csv", "x,label\n" + rows), **ALL_FOR_TRAINING)["train"]
+    assert (train.label.task, train.label.classes[:2]) == ("classification", ("000", "001"))
 
 
 @pytest.mark.parametrize("policy", ["refuse", "skip"])

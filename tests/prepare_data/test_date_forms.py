@@ -206,6 +206,11 @@ def test_kept_texts_stay_as_they_are_written(file, run):
     assert column(run(file("data.csv", AMBIGUOUS), columns={"at": "date %d/%m/%Y"}, **options)).kind == "number"
 
 
+def test_the_order_does_not_matter_where_both_readings_are_equal(file, run):
+    text = "at,x,label\n" + "".join(f"{1 + i % 3}/{1 + i % 3}/{1990 + i},{i},{'ab'[i % 2]}\n" for i in range(20))
+    assert column(run(file("data.csv", text))).source_type == "date %d/%m/%Y"
+
+
 @pytest.mark.parametrize("kind", ["date %d/%m", "date DD/MM/YYYY", "date %Q", "date %Y %Y"])
 def test_wrong_formats_are_refused(kind):
     with pytest.raises(ValueError, match=f"columns: the kind of 'at' is '{kind}': after date must be a format of Pyth"):

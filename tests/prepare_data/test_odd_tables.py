@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kfp_distributed.components.prepare_data import csv_files
-from kfp_distributed.components.prepare_data.csv_format import first_row_end, last_row_end
+from kfp_distributed.components.prepare_data.csv_quotes import first_row_end, last_row_end
 from kfp_distributed.components.prepare_data.duplicates import row_hashes
 from kfp_distributed.components.prepare_data.preparation_options import parse_options
 from kfp_distributed.components.prepare_data.split_rows import TEST, VALIDATION, count_groups, split_groups, split_times

@@ -236,6 +236,7 @@ def test_a_server_that_is_overloaded_gets_everything_once_it_answers():
         }
         tracker = choose_tracker(variables, lambda level, text: messages.append(text))
         tracker.start(make_job(["true"]))
+        wait_until(lambda: messages)  # No line tells of an outage that begins after the end.
         tracker.finish("FINISHED", {"worker-0": [{"epoch": 1, "loss": 1}]}, "<h1>report</h1>", "s3://b/report")
     assert len(messages) == 1
     assert "503" in messages[0]
