@@ -62,7 +62,9 @@ def _separator(rows: Sequence[bytes], usual: str, *, may_be_blanks: bool) -> str
     plain = [re.sub(rb'"[^"]*"', b'""', row) for row in rows]
     for separator in _SEPARATORS:
         counts = {row.count(separator.encode()) for row in plain}
-        if len(counts) == 1 and counts != {0}:
+        # Commas that are not those of numbers separate columns, whose values may have other separators.
+        is_inside = separator != "," and usual == "," and b"," in plain[0] and re.search(rb"\D,|,\D", b"\n".join(plain))
+        if len(counts) == 1 and counts != {0} and not is_inside:
             return separator
     columns = {len(row.split()) for row in plain}
     if may_be_blanks and len(columns) == 1 and columns != {1} and len(plain) > 1:

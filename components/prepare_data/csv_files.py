@@ -54,6 +54,10 @@ _SHOWN = 40
 _MOST, _LEAST = str(2**63 - 1), str(-(2**63))
 
 
+SeeBlock = Callable[[bytes, Sequence[tuple[int, int]]], None]
+"""Is called with the text of a block, and the positions of the quotes around its values of several lines."""
+
+
 def first_rows(file: SourcePath, csv_format: CsvFormat) -> bytes:
     """Return the rows of the first block of a file as UTF-8. The last row may be incomplete, or has a line end."""
     with opened_csv(file, csv_format) as stream:
@@ -101,7 +105,7 @@ def read_csv(
     csv_format: CsvFormat,
     advice: Mapping[str, str] = MappingProxyType({}),
     count_rows: CountRows = ignore_count,
-    see_block: Callable[[bytes], None] | None = None,
+    see_block: SeeBlock | None = None,
 ) -> Iterator[Rows]:
     """Yield the rows. Texts that mark a missing value become null.
 
@@ -114,7 +118,7 @@ def read_csv(
         advice: What to do about texts in columns of numbers, by column, such as "and is the label: correct it".
             Default: advice for columns whose values have been guessed to be numbers.
         count_rows: Is called with the rows of each block, and of the header. Default: they are not counted.
-        see_block: Is called with the text of each block. Default: nothing is done with it.
+        see_block: Is called for each block. Default: nothing is done with it.
 
     Raises:
         ValueError: The file is not CSV.
@@ -135,10 +139,9 @@ def read_csv(
                 block, is_start = block[first_row_end(block, csv_format.separator) :], False
             if not block.strip(b"\r\n"):
                 continue
+            values = check_quotes(block, csv_format.separator, first) if b'"' in block else []
             if see_block:
-                see_block(block)
-            if b'"' in block:
-                check_quotes(block, csv_format.separator, first)
+                see_block(block, values)
             parser = _Parser(block, names, types, csv_format, advice)
             try:
                 rows, numbers, count = *parser.rows(), 0

@@ -1,6 +1,7 @@
 """Finds where the rows of CSV text end: a line end within quotes ends none, unless a quote is not closed (pure)."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,7 @@ def first_row_end(data: bytes, separator: str = ",") -> int:
     return end or len(data)
 
 
-def check_quotes(data: bytes, separator: str, first: int) -> None:
+def check_quotes(data: bytes, separator: str, first: int) -> list[tuple[int, int]]:
     """Check that no quote swallows rows because it is not closed.
 
     Args:
@@ -38,28 +39,34 @@ def check_quotes(data: bytes, separator: str, first: int) -> None:
         separator: Character between the columns.
         first: Number of the first row.
 
+    Returns:
+        The positions of the quotes around each value of several lines.
+
     Raises:
         ValueError: A value of several lines ends with a quote that no separator and no line end follows, or does not
             end. How many rows it has taken is not known.
     """
     text = data.rstrip(b"\r\n")
-    for begin, end in _values_of_lines(text, separator):
-        if end == len(text) or text[end + 1 : end + 2] not in (b"", b"\r", b"\n", separator.encode()):
+    values = _values_of_lines(text, separator)
+    for begin, end in values:
+        following = text[end + 1 : end + 100].lstrip(b" ")[:1]
+        if end == len(text) or following not in (b"", b"\r", b"\n", separator.encode()):
             quotes, line_ends = _quotes(text, separator), _line_ends(text)
             ends_of_rows = line_ends[np.searchsorted(quotes, line_ends) % 2 == 0]
             row = first + int(np.searchsorted(ends_of_rows, begin))
             shown = text[begin : begin + 40].decode(errors="replace")
             raise ValueError(f"row {row} has a value of several lines, {shown!r}, whose quote is not closed: close it")
+    return values
 
 
-def rows_in_quotes(data: bytes, separator: str) -> str:
+def rows_in_quotes(data: bytes, separator: str, values: Sequence[tuple[int, int]]) -> str:
     """Return the beginning of a quoted value whose lines look like rows, as if its quote were open; "" for none.
 
     Args:
         data: Whole rows.
         separator: Character between the columns.
+        values: Positions of the quotes around each value of several lines.
     """
-    values = _values_of_lines(data, separator)
     if not values:
         return ""
     counts = Counter(line.count(separator.encode()) for line in data.split(b"\n", _COUNTED_LINES)[:_COUNTED_LINES])

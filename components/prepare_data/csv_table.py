@@ -95,10 +95,10 @@ class CsvTable:
         for rows, numbers in read_csv(part, types, reject, self._format, self._advice(), count_rows, self._see):
             yield Rows(self._with_points(rows, values), numbers)
 
-    def _see(self, block: bytes) -> None:
+    def _see(self, block: bytes, values: Sequence[tuple[int, int]]) -> None:
         """Note which texts for missing values occur, and a quoted value that may have taken rows."""
-        if b'"' in block and not self._swallowing:
-            self._swallowing = rows_in_quotes(block, self._format.separator)
+        if not self._swallowing:
+            self._swallowing = rows_in_quotes(block, self._format.separator, values)
         edge = rf"(?:^|$|{re.escape(self._format.separator)})"
         for text in {*self._format.missing} - self._missing_texts:
             value = text.encode()

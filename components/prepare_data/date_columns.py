@@ -1,6 +1,7 @@
 """Finds the forms of dates in columns of texts, and asks the user where the texts leave two (pure)."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -105,6 +106,8 @@ def find_forms(
     for name in [name for name in first if name not in known]:
         texts = first[name]
         family, are_dates = family_of(texts)
+        if name not in needed and _are_seasons(texts, family):
+            continue
         if family and (name in needed or are_dates.true_count == len(texts)):
             families[name] = family
         elif 2 * are_dates.true_count > len(texts):
@@ -127,6 +130,14 @@ def find_forms(
         if forms[name] != ISO
     }
     return DateForms(forms, examples, mixed)
+
+
+def _are_seasons(texts: pa.StringArray, family: Sequence[str]) -> bool:
+    """Return whether all texts name two years, such as 2005-06, and not the months of some years."""
+    if not family or "%d" in family[0]:
+        return False
+    years = [text.strip() for text in texts.unique().to_pylist()]
+    return all(re.fullmatch(r"\d{4}.\d\d", text) and (int(text[:4]) + 1) % 100 == int(text[5:]) for text in years)
 
 
 def _differ(texts: pa.StringArray, family: Sequence[str]) -> bool:

@@ -28,6 +28,8 @@ ALL_FOR_TRAINING = {"validation_fraction": 0, "test_fraction": 0, "shards": 1}
         ("a\tb\n1\tx y\n", {}, {"separator": "\t"}),
         ('a|b\n1|"x|y"\n', {}, {"separator": "|"}),
         ("a,b\n1;2\n", {}, {}),
+        ("id,from;to,label\n1,a;b,0\n2,c;d,1\n", {}, {}),
+        ("1,a|b,0\n2,c|d,1\n", {}, {}),
         ("a;b\n1;2\n", {"separator": ","}, {}),
         ("a b\n1 2\n", {}, {}),
         ("a, b\n1, 2\n3,\n", {}, {"blanks": "skip"}),
@@ -209,6 +211,8 @@ def test_rows_that_an_open_quote_takes_are_no_single_row(file, run, policy, rows
         run(file("data.csv", "x,label\n" + rows), on_bad_row=policy)
 
 
-@pytest.mark.parametrize("text", ['1,"a\nb"\n', '1,"a ""b""\nc"\r\n2,x', '5" nail,6\n7,"8"\n', '"a\nb",1', '1,"two'])
+@pytest.mark.parametrize(
+    "text", ['1,"a\nb"\n', '1,"a ""b""\nc"\r\n2,x', '5" nail,6\n7,"8"\n', '"a\nb",1', '"a\nb" ,1\n2,x', '1,"two']
+)
 def test_closed_quotes_and_those_of_one_line_are_fine(text):
     check_quotes(text.encode(), ",", 1)

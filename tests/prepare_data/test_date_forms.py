@@ -206,6 +206,11 @@ def test_kept_texts_stay_as_they_are_written(file, run):
     assert column(run(file("data.csv", AMBIGUOUS), columns={"at": "date %d/%m/%Y"}, **options)).kind == "number"
 
 
+def test_seasons_are_no_months(file, run):
+    text = "at,x,label\n" + "".join(f"20{5 + i % 7:02}-{6 + i % 7:02},{i},{'ab'[i % 2]}\n" for i in range(40))
+    assert column(run(file("data.csv", text))).kind == "category"
+
+
 def test_the_order_does_not_matter_where_both_readings_are_equal(file, run):
     text = "at,x,label\n" + "".join(f"{1 + i % 3}/{1 + i % 3}/{1990 + i},{i},{'ab'[i % 2]}\n" for i in range(20))
     assert column(run(file("data.csv", text))).source_type == "date %d/%m/%Y"
