@@ -99,9 +99,8 @@ def test_a_launcher_of_an_elastic_training_that_dies_restarts(start, api, mpi_na
     keys = {**ELASTIC, "number_of_workers": 2, "min_workers": 1, "restart_limit": 1}
     step = start(program, keys, {"epochs": epochs, "batch_size": 130}, namespace=mpi_namespace, pause=0.1)
     step.wait_for(r"\] epoch 3/", 500)
-    ended = time.time()
+    # While the API server does not answer, the launcher may fail and run again. The ranks tell that they have resumed.
     end(api, mpi_namespace, pod_of(api, step, "launcher"))
-    step.assert_logged_within(SECONDS, ended, "^launcher-0: failed")
     verdict = step.verdict(600)
     assert verdict["succeeded"], step.log
     starts = [
