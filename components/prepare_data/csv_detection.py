@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kfp_distributed.components.prepare_data.csv_format import CsvFormat
+from kfp_distributed.components.prepare_data.dates import family_of
 from kfp_distributed.components.prepare_data.spelled_values import NUMBER, number_names
 
 _SEPARATORS = ";\t|,"
@@ -31,12 +32,20 @@ def detect_format(start: bytes, csv_format: CsvFormat, *, may_be_blanks: bool) -
         start: The beginning of the text in UTF-8, without a byte order mark.
         csv_format: What the user says.
         may_be_blanks: Whether blanks may separate the columns. A CSV file of one column may have texts with blanks.
+
+    Raises:
+        ValueError: The first line is one for Excel.
     """
     lines: list[str] = []
     if b"\n" not in start and b"\r" in start.rstrip(b"\r"):
         csv_format, start = replace(csv_format, has_carriage_returns=True), start.replace(b"\r", b"\n")
     # The last line may be incomplete.
     rows = [row for row in start[: start.rfind(b"\n") + 1 or None].splitlines() if row.strip()]
+    if rows and (excel := re.fullmatch(rb'"?sep=([^"])"?\s*', rows[0])):
+        raise ValueError(
+            f"its first line {rows[0].decode()!r} tells Excel the separator and has no names: remove the line, and set "
+            f'csv_format to {{"separator": {json.dumps(excel[1].decode())}}}'
+        )
     if "separator" not in csv_format.given and rows:
         found = _separator(rows[:_LINES], csv_format.separator, may_be_blanks=may_be_blanks)
         if found == " ":
@@ -77,12 +86,12 @@ def _separator(rows: Sequence[bytes], usual: str, *, may_be_blanks: bool) -> str
 def check_header(rows: pa.RecordBatch) -> None:
     """Check that the first row of a file has names.
 
-    It looks like data if it has numbers in columns of numbers or values that occur again below, and no column says
-    otherwise: by a text above numbers, by a text above few values that occur again and again, or by numbers that
-    increase like years.
+    It looks like data if it has numbers in columns of numbers, dates in columns of dates, or values that occur again
+    below, and no column says otherwise: by a text above numbers or dates, by a text above few values that occur again
+    and again, or by numbers that increase like years.
 
     Args:
-        rows: The first rows as texts, the first of which may be a header.
+        rows: The first rows as texts, the first of which may be a header. Numbers have decimal points.
 
     Raises:
         ValueError: The first row looks like data.
@@ -94,15 +103,14 @@ def check_header(rows: pa.RecordBatch) -> None:
         if not column[0].is_valid or not len(values):
             continue
         name, values = (number_names(texts, of_any_form=True) for texts in (column[:1], values))
-        is_number, are_numbers = (_are_numbers(texts) for texts in (name, values))
         different = values.unique()
-        occurs = bool(pc.is_in(name, different)[0].as_py())
-        if not occurs and (are_numbers if not is_number else False):
+        # A text that occurs once more tells nothing where no text below occurs again, as in a list of words.
+        occurs = bool(pc.is_in(name, different)[0].as_py()) and len(different) < len(values)
+        form, form_of_name = _form_of(values), _form_of(name)
+        if not occurs and (form != form_of_name if form else 2 * len(different) <= len(values)):
             return
-        if not occurs and not are_numbers and 2 * len(different) <= len(values):
-            return
-        again = again or occurs
-        if is_number and are_numbers:
+        again = again or occurs or (form != "number" and form != "" and form == form_of_name)
+        if form == form_of_name == "number":
             numbers.append(float(name[0].as_py()))
     if not (again or numbers) or _is_sequence(numbers):
         return
@@ -115,8 +123,12 @@ def check_header(rows: pa.RecordBatch) -> None:
     )
 
 
-def _are_numbers(texts: pa.StringArray) -> bool:
-    return bool(pc.all(pc.match_substring_regex(texts, rf"^\s*{NUMBER}\s*$")).as_py())
+def _form_of(texts: pa.StringArray) -> str:
+    """Return "number", or a form of dates, if all texts are such; else ""."""
+    if pc.all(pc.match_substring_regex(texts, rf"^\s*{NUMBER}\s*$")).as_py():
+        return "number"
+    family, are_dates = family_of(texts)
+    return family[0] if are_dates.true_count == len(texts) else ""
 
 
 def _is_sequence(numbers: Sequence[float]) -> bool:

@@ -20,9 +20,8 @@ from kfp_distributed.components.prepare_data.csv_format import (
     blocks,
     check_start,
     opened_csv,
-    without_blanks,
 )
-from kfp_distributed.components.prepare_data.csv_quotes import check_quotes, first_row_end
+from kfp_distributed.components.prepare_data.csv_quotes import Separation, check_quotes, first_row_end, without_blanks
 from kfp_distributed.components.prepare_data.reading import ReadAgain, Reject, Rows, one_batch
 from kfp_distributed.components.prepare_data.spelled_values import NUMBER
 from kfp_distributed.components.prepare_data.stored_files import SourcePath
@@ -73,10 +72,10 @@ def csv_names(file: SourcePath, csv_format: CsvFormat) -> list[str]:
         ValueError: The file is not CSV.
     """
     with opened_csv(file, csv_format) as stream:
-        start = without_blanks(_header(stream, csv_format.separator), csv_format)
+        start = without_blanks(_header(stream, csv_format.separation), csv_format.separation)
     check_start(start, csv_format)
     try:
-        row = start[: first_row_end(start, csv_format.separator)].decode()
+        row = start[: first_row_end(start, csv_format.separation)].decode()
     except UnicodeDecodeError:
         raise ValueError(f"its header is not UTF-8: {TO_UTF8}") from None
     try:
@@ -88,12 +87,12 @@ def csv_names(file: SourcePath, csv_format: CsvFormat) -> list[str]:
     return names if csv_format.header else [f"column_{number}" for number in range(1, len(names) + 1)]
 
 
-def _header(stream: Readable, separator: str) -> bytes:
+def _header(stream: Readable, separation: Separation) -> bytes:
     """Return the beginning of a text with its first row, of up to HEADER_BYTES, without the line ends before it."""
     start = b""
     while len(start) < HEADER_BYTES and (data := stream.read(_HEADER_STEP)):
         start = (start + data).lstrip(b"\r\n")
-        if first_row_end(start, separator) < len(start):
+        if first_row_end(start, separation) < len(start):
             break
     return start
 
@@ -132,14 +131,14 @@ def read_csv(
     count_rows(is_start)
     first_size = first_read(part.begin, FIRST_BLOCK_BYTES, BLOCK_BYTES)
     with opened_csv(part.file, csv_format, part.begin, part.end) as stream:
-        for block in blocks(stream, first_size, BLOCK_BYTES, csv_format.separator):
-            block = without_blanks(block, csv_format)
+        for block in blocks(stream, first_size, BLOCK_BYTES, csv_format.separation):
+            block = without_blanks(block, csv_format.separation)
             if is_start:
                 block = block.lstrip(b"\r\n")
-                block, is_start = block[first_row_end(block, csv_format.separator) :], False
+                block, is_start = block[first_row_end(block, csv_format.separation) :], False
             if not block.strip(b"\r\n"):
                 continue
-            values = check_quotes(block, csv_format.separator, first) if b'"' in block else []
+            values = check_quotes(block, csv_format.separation, first) if b'"' in block else []
             if see_block:
                 see_block(block, values)
             parser = _Parser(block, names, types, csv_format, advice)
@@ -157,7 +156,7 @@ def csv_parts(file: SourcePath, most: int, csv_format: CsvFormat, run: RunTasks 
     """Return the parts of a file, of about `most` bytes each, see `text_parts`."""
     if csv_format.has_carriage_returns:
         return [whole_file(file)]
-    return text_parts(file, FIRST_BLOCK_BYTES, BLOCK_BYTES, most, csv_format.encoding, csv_format.separator, run)
+    return text_parts(file, FIRST_BLOCK_BYTES, BLOCK_BYTES, most, csv_format.encoding, csv_format.separation, run)
 
 
 class _Parser:

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from kfp_distributed.components.prepare_data.csv_quotes import last_row_end
+from kfp_distributed.components.prepare_data.csv_quotes import COMMAS, Separation, last_row_end
 from kfp_distributed.components.prepare_data.stored_files import SourcePath, StoredPath
 
 COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -40,6 +40,8 @@ _MARKS = {
 }
 # Texts that pandas takes for missing values, too, and Arrow does not.
 _MORE_NULL_VALUES = ("None", "<NA>")
+# A text of blanks alone is empty. Programs write some to fill a column, hardly more.
+_BLANKS = [" " * length for length in range(1, 33)]
 # A row of more bytes is one whose quote is not closed.
 _ROW_BYTES = 2**26
 
@@ -53,8 +55,8 @@ class CsvFormat:
         decimal: Character between the whole part and the fraction of a number, "." or ",".
         encoding: Encoding of the text, by one of Python's names. A byte order mark is no part of the text.
         header: Whether the first row has the names of the columns. Without it they are "column_1", "column_2", ....
-        missing: More texts that stand for a missing value, such as "?". Empty texts and the usual ones, such as "NA",
-            "null" and "nan", stand for one in any case.
+        missing: More texts that stand for a missing value, such as "?". Empty texts, blanks and the usual ones, such
+            as "NA", "null" and "nan", stand for one in any case.
         given: Names of the attributes that the user has set. The others may be found by the first rows of a file.
         has_carriage_returns: Whether carriage returns alone end the rows.
         blanks: "skip": blanks around values are no part of them. "separate": blanks separate the columns.
@@ -70,9 +72,14 @@ class CsvFormat:
     blanks: Literal["", "skip", "separate"] = ""
 
     @property
+    def separation(self) -> Separation:
+        """What separates the values of a row."""
+        return Separation(self.separator, self.blanks)
+
+    @property
     def null_values(self) -> list[str]:
         """Texts that stand for a missing value."""
-        return [*pa_csv.ConvertOptions().null_values, *_MORE_NULL_VALUES, *self.missing]
+        return [*pa_csv.ConvertOptions().null_values, *_BLANKS, *_MORE_NULL_VALUES, *self.missing]
 
 
 class Readable(Protocol):
@@ -280,18 +287,7 @@ class _WithoutMark:
         return data
 
 
-def without_blanks(rows: bytes, csv_format: CsvFormat) -> bytes:
-    """Return rows without the blanks around their values, as the format says. Those within quotes stay."""
-    if csv_format.blanks == "skip":
-        separator = re.escape(csv_format.separator.encode())
-        return re.sub(rb'("[^"]*")| *(' + separator + rb"|\r?\n) *", rb"\1\2", rows).strip(b" ")
-    if csv_format.blanks == "separate":
-        rows = re.sub(rb"(?m)^[ \t]+|[ \t]+(?=\r?$)", b"", rows)
-        return re.sub(rb'("[^"]*")|[ \t]+', lambda found: found[1] or b"\t", rows)
-    return rows
-
-
-def blocks(stream: Readable, first_size: int, size: int, separator: str = ",") -> Iterator[bytes]:
+def blocks(stream: Readable, first_size: int, size: int, separation: Separation = COMMAS) -> Iterator[bytes]:
     """Yield the rows of a text in blocks of about `size` bytes, the first of about `first_size`, each of whole rows.
 
     Raises:
@@ -301,7 +297,7 @@ def blocks(stream: Readable, first_size: int, size: int, separator: str = ",") -
     while data := stream.read(next_size):
         next_size = size
         data = rest + data
-        end = last_row_end(data, separator)
+        end = last_row_end(data, separation)
         if not end and len(data) > _ROW_BYTES:
             raise ValueError("a row is too long: close each quote, and leave out columns with very long texts")
         if end:

@@ -1,7 +1,6 @@
 """CSV files as a table: the values decide how each column is read."""
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -93,19 +92,25 @@ class CsvTable:
         values = [name for name, kind in types.items() if kind == _VALUES]
         types = {**types, **dict.fromkeys(values, pa.string())}
         for rows, numbers in read_csv(part, types, reject, self._format, self._advice(), count_rows, self._see):
-            yield Rows(self._with_points(rows, values), numbers)
+            yield Rows(_with_points(rows, values, self._format), numbers)
 
     def _see(self, block: bytes, values: Sequence[tuple[int, int]]) -> None:
         """Note which texts for missing values occur, and a quoted value that may have taken rows."""
         if not self._swallowing:
             self._swallowing = rows_in_quotes(block, self._format.separator, values)
-        edge = rf"(?:^|$|{re.escape(self._format.separator)})"
-        for text in {*self._format.missing} - self._missing_texts:
-            value = text.encode()
-            if value in block and re.search(
-                rf'{edge}"?'.encode() + re.escape(value) + rf'"?\r?{edge}'.encode(), block, re.M
-            ):
-                self._missing_texts.add(text)
+        unseen = {*self._format.missing} - self._missing_texts
+        rows = b"\n" + block + b"\n" if unseen else b""
+        separator = self._format.separator
+        self._missing_texts |= {
+            text
+            for text in unseen
+            if any(
+                f"{before}{quote}{text}{quote}{after}".encode() in rows
+                for before in (separator, "\n")
+                for quote in ("", '"')
+                for after in (separator, "\n", "\r\n")
+            )
+        }
 
     def _advice(self) -> dict[str, str]:
         """Return what to do about texts in the columns of numbers that have not been guessed to be such."""
@@ -121,22 +126,6 @@ class CsvTable:
             advice[options.label_column] = f"but numbers are predicted: correct it, leave the row out{choice}"
         return advice
 
-    def _with_points(self, rows: pa.RecordBatch, names: Sequence[str], of_points: str = r"\1.\2") -> pa.RecordBatch:
-        """Return rows in which the numbers of some columns of texts have a decimal point.
-
-        Args:
-            rows: The rows.
-            names: The columns.
-            of_points: What becomes of numbers that had one, where decimals have commas. They are 1.234 for 1234, or an
-                error, so that a survey must not take them for numbers. Default: they stay.
-        """
-        for name in names if self._format.decimal != "." else ():
-            position = rows.schema.names.index(name)
-            texts = pc.replace_substring_regex(rows[name], _DECIMAL_POINT, of_points)
-            texts = pc.replace_substring_regex(texts, _DECIMAL_COMMA, r"\1.\2")
-            rows = rows.set_column(position, name, texts)
-        return rows
-
     def choose(
         self,
         files: Sequence[SourcePath],
@@ -151,7 +140,7 @@ class CsvTable:
             for file in files:
                 texts = dict.fromkeys(names, pa.string())
                 for rows, _ in readable(file.name, self.read(whole_file(file), texts, ignore)):
-                    yield self._with_points(rows, rows.schema.names, of_points=r"\1. \2")
+                    yield _with_points(rows, rows.schema.names, self._format, of_points=r"\1. \2")
 
         options = self._options
         guessed = [name for name in inputs if name not in options.columns and name not in codes]
@@ -241,7 +230,27 @@ def _detected(files: Sequence[SourcePath], options: Options) -> tuple[CsvFormat,
             if given.header and "header" not in given.given and not options.inputs:
                 as_data = read_csv(whole_file(file), {}, ignore, replace(found, header=False))
                 for rows, _ in as_data:
-                    check_header(rows)
+                    check_header(_with_points(rows, rows.schema.names, found))
                     break
             return found, [f"{file.name}: {line}" for line in lines]
     return given, []
+
+
+def _with_points(
+    rows: pa.RecordBatch, names: Sequence[str], csv_format: CsvFormat, of_points: str = r"\1.\2"
+) -> pa.RecordBatch:
+    """Return rows in which the numbers of some columns of texts have a decimal point.
+
+    Args:
+        rows: The rows.
+        names: The columns.
+        csv_format: How the file is written.
+        of_points: What becomes of numbers that had one, where decimals have commas. They are 1.234 for 1234, or an
+            error, so that a survey must not take them for numbers. Default: they stay.
+    """
+    for name in names if csv_format.decimal != "." else ():
+        position = rows.schema.names.index(name)
+        texts = pc.replace_substring_regex(rows[name], _DECIMAL_POINT, of_points)
+        texts = pc.replace_substring_regex(texts, _DECIMAL_COMMA, r"\1.\2")
+        rows = rows.set_column(position, name, texts)
+    return rows

@@ -35,9 +35,12 @@ _NUMBER_SHARE = 0.5
 EXAMPLE_LENGTH = 30
 """So much of an example is enough to recognize the value."""
 
-# A sign or currency, digits in groups, a decimal comma or point, a unit; no date, time or code with letters before it.
-# Leading zeros make a code, which is a text.
-_TEXT_NUMBER = r"(?!\s*0\d+\s*$)\s*[-+]?[$€£¥]?\s?\d+([.,' \u00a0]\d{3})*([.,]\d+)?\s?([%$€£¥]|[^\W\d_]{1,12})?\s*"
+# A sign or currency, digits in groups, a decimal comma or point, a unit; no date, time or code with letters before it,
+# and no ordinal, such as 1st. Leading zeros make a code, which is a text.
+_TEXT_NUMBER = (
+    r"(?!\s*0\d+\s*$|\s*\d*(?:1st|2nd|3rd|\dth)\s*$)"
+    r"\s*[-+]?[$€£¥]?\s?\d+([.,' \u00a0]\d{3})*([.,]\d+)?\s?([%$€£¥]|[^\W\d_]{1,12})?\s*"
+)
 
 
 @dataclass

@@ -9,7 +9,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kfp_distributed.components.prepare_data.data_warnings import bounded
-from kfp_distributed.components.prepare_data.dates import ISO, date_kind, family_of, form_of, iso_text, orders_of
+from kfp_distributed.components.prepare_data.dates import (
+    ISO,
+    date_kind,
+    family_of,
+    form_of,
+    iso_text,
+    orders_of,
+    short_forms,
+)
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.storage.dataset import Column
 
@@ -25,11 +33,13 @@ class DateForms:
         forms: Form of each column that has dates or is read as such.
         examples: A text of each column whose form was found and is not the ISO form.
         mixed: A text that is no date of each column that has dates in most rows.
+        short: A text of each column that may have dates with years of two digits, and the forms that all texts have.
     """
 
     forms: Mapping[str, str] = field(default_factory=dict)
     examples: Mapping[str, str] = field(default_factory=dict)
     mixed: Mapping[str, str] = field(default_factory=dict)
+    short: Mapping[str, tuple[str, Sequence[str]]] = field(default_factory=dict)
 
     def form(self, name: str) -> str:
         """Return the form of a column's texts. The values of other columns are dates of Arrow."""
@@ -66,6 +76,12 @@ class DateForms:
                 f"column {name!r} has dates in most of its first rows, but also {text[:_SHOWN]!r}, and becomes a "
                 f'category. To read dates, set columns to {{{name!r}: "date"}}, and {advice}'
             )
+        for name, (text, forms) in self.short.items():
+            choices = " or ".join(f"{date_kind(form)!r} ({iso_text(text, form)})" for form in forms)
+            lines.append(
+                f"column {name!r} may have dates whose years have two digits, such as {text!r}, and becomes a "
+                f"category. If it has, set its kind in columns to {choices}"
+            )
         return bounded(lines)
 
     def _reading(self, name: str) -> str:
@@ -89,7 +105,7 @@ def find_forms(
 ) -> DateForms:
     """Find which columns of texts have dates, and in which form.
 
-    All rows are read for columns whose first values leave open which number is the day.
+    Rows are read for columns whose first values leave open which number is the day, up to one that tells it.
 
     Args:
         options: Names and kinds of columns.
@@ -103,6 +119,7 @@ def find_forms(
     forms = dict.fromkeys(needed, ISO) | known
     families: dict[str, tuple[str, ...]] = {}
     mixed: dict[str, str] = {}
+    short: dict[str, tuple[str, Sequence[str]]] = {}
     for name in [name for name in first if name not in known]:
         texts = first[name]
         family, are_dates = family_of(texts)
@@ -112,13 +129,17 @@ def find_forms(
             families[name] = family
         elif 2 * are_dates.true_count > len(texts):
             mixed[name] = texts.filter(pc.invert(are_dates))[0].as_py()
+        elif name not in needed and len(texts) and (own := short_forms(texts)):
+            short[name] = texts[0].as_py().strip(), own
     orders = {name: orders_of(first[name], family) for name, family in families.items() if len(family) > 1}
     unclear = [name for name, found in orders.items() if not found]
     differ = dict.fromkeys(unclear, False)
     for rows in read(unclear) if unclear else ():
-        for name in unclear:
-            orders[name] = orders_of(rows[name], families[name]) | orders[name]
+        for name in [name for name in unclear if not orders[name]]:
+            orders[name] = orders_of(rows[name], families[name])
             differ[name] = differ[name] or _differ(rows[name], families[name])
+        if all(orders[name] for name in unclear):
+            break
     # Where all days are the number of their month, the order does not matter.
     families |= {name: families[name][:1] for name in unclear if not orders[name] and not differ[name]}
     for name, family in families.items():
@@ -129,7 +150,7 @@ def find_forms(
         for name in families
         if forms[name] != ISO
     }
-    return DateForms(forms, examples, mixed)
+    return DateForms(forms, examples, mixed, short)
 
 
 def _are_seasons(texts: pa.StringArray, family: Sequence[str]) -> bool:

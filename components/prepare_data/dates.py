@@ -20,16 +20,34 @@ _FAMILIES: tuple[tuple[str, ...], ...] = (
     ("%Y-%m",),
     ("%Y/%m",),
     *((f"%d{sign}%m{sign}%Y", f"%m{sign}%d{sign}%Y") for sign in "/.-"),
+    *((f"%d{sign}{month}{sign}%Y",) for month in ("%b", "%B") for sign in "- /"),
+    *((f"{month} %d{sign} %Y",) for month in ("%b", "%B") for sign in (",", "")),
 )
 """Forms that are recognized. Texts can be of both forms of a family, until a number above 12 tells what is the day."""
 
-_PARTS = {"%Y": r"\d{4}", "%m": r"(0?[1-9]|1[0-2])", "%d": r"(0?[1-9]|[12]\d|3[01])", ".": r"\."}
+_SHORT_FORMS = [
+    f"{first}{sign}{second}{sign}{third}"
+    for sign in "/.- "
+    for first, second, third in (("%d", "%m", "%y"), ("%m", "%d", "%y"), ("%y", "%m", "%d"), ("%d", "%b", "%y"))
+]
+"""Forms whose years have two digits. They are not read without a word of the user: what is the century?"""
+
+_NAMES = [datetime(2000, month, 1, tzinfo=UTC).strftime("%B") for month in range(1, 13)]
+_PARTS = {
+    "%Y": r"\d{4}",
+    "%y": r"\d{2}",
+    "%m": r"(0?[1-9]|1[0-2])",
+    "%d": r"(0?[1-9]|[12]\d|3[01])",
+    "%b": f"(?i:{'|'.join(name[:3] for name in _NAMES)})",
+    "%B": f"(?i:{'|'.join(_NAMES)})",
+    ".": r"\.",
+}
 # Numbers of orders and their items, and of versions, look like other years and months.
 _YEARS = {"%Y": r"(1[5-9]|2[01])\d{2}"}
 _MONTHS = _YEARS | {"%m": r"(0[1-9]|1[0-2])"}
 _TIME = r"(\d{1,2})(:\d{2}(?::\d{2}(?:[.,]\d{1,9})?)?)\s*([AaPp][Mm])?\s*(Z|[+-]\d{2}:\d{2})?"
 _TIME_AT_END = re.compile(rf"[T\s]\s*{_TIME}$")
-_MAY_BE_DATE = r"^\s*\d{1,4}[-/.]\d"
+_MAY_BE_DATE = rf"^\s*(\d{{1,4}}[-/.]\d|(\d{{1,2}}[- /])?{_PARTS['%b']}[a-zA-Z]{{0,6}}[- /]\d)"
 _TIME_DIRECTIVES = re.compile("%[HIMSpfzXcT]")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECONDS_OF_A_DAY = 86_400 * 10**6
@@ -44,7 +62,7 @@ def _pattern(form: str) -> str:
     return rf"^\s*{day}([T ]\s*{_TIME})?\s*$"
 
 
-_PATTERNS = {form: _pattern(form) for family in _FAMILIES for form in family}
+_PATTERNS = {form: _pattern(form) for family in (*_FAMILIES, _SHORT_FORMS) for form in family}
 
 
 def are_dates(texts: pa.StringArray) -> bool:
@@ -78,6 +96,11 @@ def orders_of(texts: pa.StringArray, family: Sequence[str]) -> dict[str, str]:
             if len(only):
                 found[form] = only[0].as_py().strip()
     return found
+
+
+def short_forms(texts: pa.StringArray) -> list[str]:
+    """Return the forms with a year of two digits that all texts have."""
+    return [form for form in _SHORT_FORMS if pc.all(pc.match_substring_regex(texts, _PATTERNS[form])).as_py()]
 
 
 def is_form(form: str) -> bool:

@@ -27,7 +27,7 @@ _ONE_LINE = 'write one object in each line, such as {"age": 4, "kind": "cat"}'
 
 def json_parts(file: SourcePath, most: int) -> list[FilePart]:
     """Return the parts of a file, of about `most` bytes each."""
-    return text_parts(file, BLOCK_BYTES, BLOCK_BYTES, most, "utf-8", "")
+    return text_parts(file, BLOCK_BYTES, BLOCK_BYTES, most, "utf-8", None)
 
 
 def line_blocks(part: FilePart, size: int | None = None) -> Iterator[bytes]:

@@ -23,6 +23,8 @@ MAXIMUM_CLASSES = 65_536
 # Labels with more different whole numbers are quantities, unless the task says that they are classes.
 _CLASS_NUMBERS = 100
 
+_MISSING = "is missing (in CSV files, texts such as NA and None mean that, too): fill it in, or leave the row out"
+
 _SMALLEST_RANGE = 1e-150
 """The squares of smaller differences lose digits as 64-bit floats, or become 0."""
 
@@ -58,7 +60,10 @@ class LabelCounts:
             labels: Texts, or numbers to predict.
             like: Manifest of the dataset whose classes are the only ones; None for any class.
         """
-        problems = dict.fromkeys(_rows(labels.is_null()), "is missing: fill it in, or leave the row out")
+        problems = dict.fromkeys(
+            _rows(labels.is_null()),
+            _MISSING,
+        )
         if self._task == "regression":
             numbers = labels.to_numpy(zero_copy_only=False)
             problems |= {

@@ -1,5 +1,6 @@
 """Warnings about labels: quantities that become classes, spellings of one class, classes without rows (pure)."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 
@@ -26,6 +27,13 @@ def label_warnings(label: str, classes: Mapping[str, int]) -> list[str]:
         lines.append(
             f"label_column {label!r} has {len(quantities):,} different numbers{_form(example)}, such as {example!r}: "
             f"each becomes a class. If they are quantities, {regression_advice(classes)}"
+        )
+    if odd := _odd_class(classes):
+        missing = json.dumps([odd], ensure_ascii=False)
+        lines.append(
+            f"label_column {label!r} has the class {odd!r} beside classes of another form. If it means that the label "
+            f'is unknown, leave its rows out: set csv_format to {{"missing": {missing}}} and on_bad_row to "skip", or '
+            "correct the source"
         )
     spellings: dict[str, str] = {}
     for name in classes:
@@ -77,6 +85,15 @@ def _quantities(classes: Mapping[str, int]) -> list[str]:
     values = sorted(map(int, numbers))
     is_counted = values[:1] in ([0], [1]) and values[-1] - values[0] == len(values) - 1
     return numbers if len(values) >= (_CLASS_NUMBERS if is_counted else _COUNTED_CLASSES) else []
+
+
+def _odd_class(classes: Mapping[str, int]) -> str:
+    """Return the only class that has no letter and no digit, or no digit beside numbers; "" if there is none."""
+    for is_usual in (r".*[^\W_].*", rf"\s*{FINITE}\s*"):
+        others = [name for name in classes if not re.fullmatch(is_usual, name, re.DOTALL)]
+        if len(others) == 1 and len(classes) > 2 and not re.search(r"\d", others[0]):
+            return others[0]
+    return ""
 
 
 def _form(number: str) -> str:

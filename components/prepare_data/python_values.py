@@ -9,8 +9,8 @@ import pyarrow as pa
 def python_values(values: pa.Array) -> list[Any]:
     """Return values as Python objects, and texts in the place of times that Python does not have.
 
-    These are nanoseconds, such as "2024-01-31 12:00:00.000000001", for which Arrow needs pandas. With a year that is
-    not from 1 to 9999, or a duration of more than 10**9 days, all times of the values are texts.
+    These are nanoseconds, such as "2024-01-31 12:00:00.000000001", for which Arrow needs pandas. In a value with a year
+    that is not from 1 to 9999, or a duration of more than 10**9 days, all times are texts.
 
     Args:
         values: Values of any type, also lists, structs and maps.
@@ -18,7 +18,11 @@ def python_values(values: pa.Array) -> list[Any]:
     try:
         return _cast(values, lambda kind: pa.string() if getattr(kind, "unit", "") == "ns" else kind)
     except (OverflowError, ValueError):
-        return _cast(values, lambda kind: pa.string())
+        if len(values) == 1:
+            return _cast(values, lambda kind: pa.string())
+        # What one value becomes must not depend on the others of its batch.
+        middle = len(values) // 2
+        return [*python_values(values[:middle]), *python_values(values[middle:])]
 
 
 def exact_values(values: pa.Array) -> list[Any]:

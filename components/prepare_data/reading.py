@@ -1,7 +1,7 @@
 """Rows as readers yield them, rows that cannot be used, and errors of damaged files."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
@@ -150,14 +150,14 @@ class RejectedRows:
         """Check that there are no rows, unless they are to be skipped.
 
         Raises:
-            RowsRefused: There are some. The message has a line for each of the first 20.
+            RowsRefused: There are some. The message names each of the first 20, in one line those of one problem.
         """
         if self.count and self.policy == "refuse":
             if self.count == 1:
                 raise RowsRefused(f'{self.first[0]} (on_bad_row="skip" leaves such rows out)')
             which = f"the first {self.count} rows" if self.count == REPORTED_ROWS else f"{self.count} rows"
             raise RowsRefused(
-                "\n".join(map(str, self.first))
+                "\n".join(_lines_of_rows(self.first))
                 + f'\nthese are {which} that cannot be used: correct them, or set on_bad_row to "skip" to leave such '
                 "rows out"
             )
@@ -170,6 +170,19 @@ class RejectedRows:
         most = max(self.columns, key=lambda column: (self.columns[column], column == self.first[0].column, column))
         columns = f" ({rows_by_column(self.columns)})" if len(self.columns) > 1 else ""
         return [f"left out {rows} that cannot be used{columns}, such as {self.first_of_columns[most]}"]
+
+
+def _lines_of_rows(rows: Sequence[RejectedRow]) -> list[str]:
+    """Return a line for each problem, which names all rows that have it."""
+    found: dict[tuple[str, str, str], list[int]] = {}
+    for file, row, column, problem in rows:
+        found.setdefault((file, column, problem), []).append(row)
+    return [
+        str(RejectedRow(file, numbers[0], column, problem))
+        if len(numbers) == 1
+        else f"rows {', '.join(map(str, numbers))} of {file}: {repr(column) if column else 'each'} {problem}"
+        for (file, column, problem), numbers in found.items()
+    ]
 
 
 def rows_by_column(rows: Mapping[str, int]) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from kfp_distributed.components.prepare_data.chunks import FilePart, parts_of, whole_file
 from kfp_distributed.components.prepare_data.csv_format import compression_of
-from kfp_distributed.components.prepare_data.csv_quotes import last_row_end
+from kfp_distributed.components.prepare_data.csv_quotes import Separation, last_row_end
 from kfp_distributed.components.prepare_data.stored_files import RangeStream, SourcePath, StoredPath
 from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
 
@@ -36,7 +36,7 @@ def text_parts(
     size: int,
     most: int,
     encoding: str,
-    separator: str,
+    separation: Separation | None,
     run: RunTasks | None = None,
 ) -> list[FilePart]:
     """Return the parts of a text file of rows. One that is compressed or not UTF-8 is one part.
@@ -49,7 +49,7 @@ def text_parts(
         size: Bytes that it reads at once after that.
         most: Approximate size of a part in bytes.
         encoding: Encoding of the text.
-        separator: Character between the columns of CSV; "" if each line is a row.
+        separation: What separates the values of a row of CSV; None if each line is a row.
         run: Runs tasks that read the text. Default: this process reads it.
     """
     length = file.stat().st_size
@@ -57,7 +57,7 @@ def text_parts(
     marks = range(first_size, length, size)[blocks :: max(1, blocks)]
     if not marks or codecs.lookup(encoding).name != "utf-8" or compression_of(file):
         return [whole_file(file)]
-    begins = [0, *sorted({*row_ends(file, marks, separator, run)} - {0, length})]
+    begins = [0, *sorted({*row_ends(file, marks, separation, run)} - {0, length})]
     ends = [*begins[1:], length]
     return parts_of(file, begins, (end - begin for begin, end in zip(begins, ends, strict=True)))
 
@@ -67,13 +67,15 @@ def first_read(begin: int, first_size: int, size: int) -> int:
     return first_size - begin if begin < first_size else size - (begin - first_size) % size
 
 
-def row_ends(file: SourcePath, marks: Iterable[int], separator: str, run: RunTasks | None = None) -> list[int]:
+def row_ends(
+    file: SourcePath, marks: Iterable[int], separation: Separation | None, run: RunTasks | None = None
+) -> list[int]:
     """Return the last end of a row up to each of some positions in a text.
 
     Args:
         file: File of UTF-8.
         marks: Positions in bytes, in their order.
-        separator: Character between the columns; "" if each line is a row.
+        separation: What separates the values of a row; None if each line is a row.
         run: Runs tasks, each of which reads the text between two of the positions. Default: this process reads it.
     """
     ends: list[int] = []
@@ -84,21 +86,21 @@ def row_ends(file: SourcePath, marks: Iterable[int], separator: str, run: RunTas
         for mark in marks:
             edges.append(line_start(stream, mark, edges[-1]))
         ranges, is_quoted = [*pairwise(edges)], False
-        found = iter(run(partial(_both_ends, file, separator), ranges)) if run and separator else None
+        found = iter(run(partial(_both_ends, file, separation), ranges)) if run and separation else None
         for begin, end in ranges:
             if found:
                 is_quoted, last = next(found)[is_quoted]
             else:
-                ((is_quoted, last),) = range_ends(stream, begin, end, separator, (is_quoted,))
+                ((is_quoted, last),) = range_ends(stream, begin, end, separation, (is_quoted,))
             row_end = row_end if last is None else last
             ends.append(row_end if row_end > len(codecs.BOM_UTF8) else 0)
     return ends
 
 
-def _both_ends(file: SourcePath, separator: str, text: tuple[int, int]) -> list[RangeEnd]:
+def _both_ends(file: SourcePath, separation: Separation, text: tuple[int, int]) -> list[RangeEnd]:
     """Return what a range of lines says about its end if its beginning is not within quotes, and if it is."""
     with _opened(file) as stream:
-        return range_ends(stream, *text, separator, (False, True))
+        return range_ends(stream, *text, separation, (False, True))
 
 
 def _opened(file: SourcePath) -> FileIO | RangeStream:
@@ -106,7 +108,7 @@ def _opened(file: SourcePath) -> FileIO | RangeStream:
 
 
 def range_ends(
-    stream: FileIO | RangeStream, begin: int, end: int, separator: str, are_quoted: Sequence[bool]
+    stream: FileIO | RangeStream, begin: int, end: int, separation: Separation | None, are_quoted: Sequence[bool]
 ) -> list[RangeEnd]:
     """Return what a range of lines says about its end, see `RangeEnd`, in one or both cases.
 
@@ -114,15 +116,15 @@ def range_ends(
         stream: The file.
         begin: Beginning of a line.
         end: End of a line.
-        separator: Character between the columns; "" if each line is a row.
+        separation: What separates the values of a row; None if each line is a row.
         are_quoted: Cases: whether the beginning is within quotes.
     """
-    if not separator:
+    if not separation:
         return [RangeEnd(is_quoted=False, row_end=end if end > begin else None)] * len(are_quoted)
     ends, buffer = [RangeEnd(is_quoted, None) for is_quoted in are_quoted], bytearray(STEP_BYTES)
     while begin < end:
         size = _read_lines(stream, buffer, begin, end)
-        ends = [_end_after(buffer, size, begin, separator, before) for before in ends]
+        ends = [_end_after(buffer, size, begin, separation, before) for before in ends]
         begin += size
     return ends
 
@@ -151,21 +153,21 @@ def _read_into(stream: FileIO | RangeStream, buffer: bytearray, begin: int, leng
         raise ValueError("it became shorter while it was read: start the step again when it is complete")
 
 
-def _end_after(text: bytearray, size: int, begin: int, separator: str, before: RangeEnd) -> RangeEnd:
+def _end_after(text: bytearray, size: int, begin: int, separation: Separation, before: RangeEnd) -> RangeEnd:
     """Return the end of a range after some more lines of it.
 
     Args:
         text: A buffer that begins with the lines.
         size: Their size in bytes.
         begin: Their position in the file.
-        separator: Character between the columns.
+        separation: What separates the values of a row.
         before: The end of the range before them.
     """
     if text.find(b'"', 0, size) < 0:
         return before if before.is_quoted else RangeEnd(is_quoted=False, row_end=begin + size)
     # A text within quotes is read like one after a quote that begins a value.
     quoted = b'"' * before.is_quoted + text[:size]
-    last = last_row_end(quoted, separator)
+    last = last_row_end(quoted, separation)
     return RangeEnd(last < len(quoted), begin + last - before.is_quoted if last else before.row_end)
 
 

@@ -1,13 +1,23 @@
 """How a CSV file is written is found by its first rows, where csv_format does not say it."""
 
+import csv
+import random
 import re
+from io import StringIO
 
 import pyarrow as pa
 import pytest
 
+from kfp_distributed.components.prepare_data import csv_files
 from kfp_distributed.components.prepare_data.csv_detection import check_header, detect_format
-from kfp_distributed.components.prepare_data.csv_format import CsvFormat, parse_csv_format, without_blanks
-from kfp_distributed.components.prepare_data.csv_quotes import check_quotes
+from kfp_distributed.components.prepare_data.csv_format import CsvFormat, parse_csv_format
+from kfp_distributed.components.prepare_data.csv_quotes import (
+    COMMAS,
+    Separation,
+    check_quotes,
+    last_row_end,
+    without_blanks,
+)
 from kfp_distributed.storage.dataset import read_batches
 
 pytestmark = pytest.mark.takes(3)
@@ -54,13 +64,42 @@ def test_the_format_of_the_first_rows(text, options, found):
 def test_blanks_separate_the_columns_of_other_files(text):
     csv_format, _ = detect_format(text.encode(), CsvFormat(), may_be_blanks=True)
     assert (csv_format.separator, csv_format.blanks) == ("\t", "separate")
-    assert without_blanks(text.encode(), csv_format).rstrip() in (b"1.5\t2\t3\n4\t5\t6", b"1\t2\t3\n4\t5\t6")
+    assert without_blanks(text.encode(), csv_format.separation).rstrip() in (b"1.5\t2\t3\n4\t5\t6", b"1\t2\t3\n4\t5\t6")
 
 
 def test_blanks_within_quotes_stay():
     rows = b' 1 ,  x y , " z, ""q"" ",\r\n 2,,\n'
-    assert without_blanks(rows, CsvFormat(blanks="skip")) == b'1,x y," z, ""q"" ",\r\n2,,\n'
-    assert without_blanks(b' 1  "x  y"\n2 z\n', CsvFormat(blanks="separate")) == b'1\t"x  y"\n2\tz\n'
+    assert without_blanks(rows, Separation(blanks="skip")) == b'1,x y," z, ""q"" ",\r\n2,,\n'
+    assert without_blanks(b' 1  "x  y"\n2 z\n', Separation("\t", "separate")) == b'1\t"x  y"\n2\tz\n'
+
+
+@pytest.mark.parametrize("first", [40, 100_000])
+def test_stray_quotes_and_line_ends_within_quotes_after_blanks(file, run, monkeypatch, first):
+    """Also where a block ends within a value."""
+    monkeypatch.setattr(csv_files, "FIRST_BLOCK_BYTES", first)
+    monkeypatch.setattr(csv_files, "BLOCK_BYTES", first)
+    parts = ('5" nail', '"a,\n b"', "bolt")
+    rows = "".join(f"{i}, {parts[i % 3]}, {'ab'[i % 2]}\n" for i in range(60))
+    train = run(file("data.csv", "x, part, label\n" + rows), **ALL_FOR_TRAINING)["train"]
+    assert (train.rows, train.label.classes) == (60, ("a", "b"))
+    assert train.columns[1].vocabulary == ('5" nail', "a,\n b", "bolt")
+
+
+@pytest.mark.parametrize("blanks", ["", "skip"])
+def test_quotes_are_those_of_python(blanks):
+    """Also where some are stray, doubled, or after blanks."""
+    generator, separation = random.Random(1), Separation(blanks=blanks)
+
+    def rows_of(text):
+        rows = csv.reader(StringIO(text), skipinitialspace=bool(blanks))
+        found = [[value.strip(" ") for value in row] for row in rows]
+        return [row for row in found if row not in ([], [""])]
+
+    for _ in range(5_000):
+        text = "".join(generator.choices('ab ",\n', [3, 1, 2, 4, 2, 1], k=generator.randrange(1, 24))).lstrip("\n")
+        assert rows_of(without_blanks(text.encode(), separation).decode()) == rows_of(text), text
+        end = last_row_end(text.encode(), separation)
+        assert rows_of(text[:end]) + rows_of(text[end:]) == rows_of(text), text
 
 
 def columns(*rows):
@@ -97,6 +136,10 @@ YEARS = [("Ulm", "1.5", "2", "3"), ("Bonn", "4", "5", "6"), ("Berlin", "7", "8",
         ([("", "x"), ("0", "1"), ("1", "2")], False),
         ([(None, "3"), (None, "4")], True),
         ([("1", "2")], False),
+        ([("2024-01-31", "Ann"), ("2024-02-01", "Bob"), ("2024-02-02", "Eve")], True),
+        ([("15.10.2018", "Ann"), ("1.11.2018", "Bob")], True),
+        ([("day", "2024-01-31"), ("2024-02-01", "7"), ("2024-02-02", "8")], False),
+        ([("term", "definition"), ("word", "a unit"), ("term", "a word"), ("noun", "a name")], False),
     ],
 )
 def test_a_first_row_that_looks_like_data_is_refused(rows, is_data):
@@ -117,6 +160,27 @@ def test_a_file_without_a_header_loses_no_row(file, run):
         options = {"csv_format": parse_csv_format({"header": header}), "label_column": label}
         train = run(source, **options, **ALL_FOR_TRAINING)["train"]
         assert (train.rows, train.label.classes) == (rows, ("<=50K", ">50K"))
+
+
+def test_decimal_commas_above_decimal_commas_are_no_names(file, run):
+    rows = "12,5;9,25;a\n13,75;8,5;b\n" * 10
+    with pytest.raises(ValueError, match="its first row looks like data"):
+        run(file("german.csv", "11,5;9,75;a\n" + rows))
+    run(file("german.csv", "size;weight;label\n" + rows))
+
+
+def test_a_line_for_excel_is_refused(file, run):
+    with pytest.raises(ValueError, match="'sep=;' tells Excel the separator and has no names: remove the line"):
+        run(file("excel.csv", "sep=;\nx;label\n" + "1;a\n2;b\n" * 9))
+
+
+@pytest.mark.parametrize("blanks", [" ", " " * 12])
+def test_a_cell_of_blanks_is_empty(file, run, capsys, blanks):
+    rows = "".join(f"{i}.5,{'ab'[i % 2]},{'yn'[i % 2]}\n" for i in range(40))
+    train = run(file("telco.csv", f"charges,town,label\n{rows}{blanks},{blanks},y\n"), **ALL_FOR_TRAINING)["train"]
+    assert [column.kind for column in train.columns] == ["number", "category"]
+    assert train.columns[1].vocabulary == ("a", "b")
+    assert capsys.readouterr().out.count("has no value in 1 of 41 rows") == 2
 
 
 def test_a_missing_label_may_be_a_missing_header(file, run):
@@ -174,6 +238,17 @@ def test_a_quoted_value_that_may_have_taken_rows_is_named(file, run, capsys):
     options = {"columns": {"text": "text"}, "task": "classification", **ALL_FOR_TRAINING}
     run(file("data.tsv", "label\ttext\n" + taken + "ham\tx\nspam\ty\n" * 9), **options)
     assert "lines that look like rows, and begins with '\"open" in capsys.readouterr().out
+    numbers = "".join(f"{i}\tone\ttwo\n" for i in range(9))
+    three = 'x\ty\ttext\n1\ta\t"one\n%s\ttwo\tthree\nfour"\n'
+    for first, is_named in (("7", True), ("seven", False)):
+        run(
+            file(f"{first}.tsv", three % first + numbers.replace("x", "y")),
+            columns={"text": "text"},
+            label_column="x",
+            task="regression",
+            **ALL_FOR_TRAINING,
+        )
+        assert ("look like rows" in capsys.readouterr().out) == is_named
     run(file("review.tsv", "label\ttext\n" + 'ham\t"one\ntwo,\nthree"\nspam\ty\n' * 9), **options)
     assert "look like rows" not in capsys.readouterr().out
 
@@ -215,4 +290,4 @@ def test_rows_that_an_open_quote_takes_are_no_single_row(file, run, policy, rows
     "text", ['1,"a\nb"\n', '1,"a ""b""\nc"\r\n2,x', '5" nail,6\n7,"8"\n', '"a\nb",1', '"a\nb" ,1\n2,x', '1,"two']
 )
 def test_closed_quotes_and_those_of_one_line_are_fine(text):
-    check_quotes(text.encode(), ",", 1)
+    check_quotes(text.encode(), COMMAS, 1)

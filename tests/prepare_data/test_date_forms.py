@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kfp_distributed.components.prepare_data import csv_files, json_table
+from kfp_distributed.components.prepare_data import csv_files, json_table, parquet_table
 from kfp_distributed.components.prepare_data.csv_format import CsvFormat
 from kfp_distributed.components.prepare_data.preparation_options import parse_options
 
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.takes(5)
 
 DAYS = [datetime.date(2018, 1, 1) + datetime.timedelta(days) for days in range(0, 4000, 40)]
 FORMS = ("%Y/%m/%d", "%Y.%m.%d", "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%m.%d.%Y", "%d-%m-%Y", "%m-%d-%Y")
+NAMED_MONTHS = ("%d-%b-%Y", "%d %B %Y", "%b %d %Y")
 MAY = (datetime.date(2019, 5, 1) - datetime.date(1970, 1, 1)).days
 AMBIGUOUS = "at,x,label\n" + "1/5/2019,1,a\n2/6/2019,2,b\n" * 20
 
@@ -62,7 +63,7 @@ def column(manifests):
 def test_rows_are_the_same_in_each_form(ending, has_zeros, file, run, tmp_path, capsys):
     run(source_of(file, ending, [f"{day}" for day in DAYS], "iso"), "iso")
     expected = rows_in(tmp_path / "iso")
-    for number, form in enumerate(FORMS):
+    for number, form in enumerate(FORMS + NAMED_MONTHS):
         texts = [written(day, form, has_zeros=has_zeros) for day in DAYS]
         manifests = run(source_of(file, ending, texts, f"data{number}"), f"out{number}")
         assert rows_in(tmp_path / f"out{number}") == expected
@@ -110,6 +111,7 @@ def test_a_late_row_tells_the_order(ending, file, run, monkeypatch):
     monkeypatch.setattr(csv_files, "FIRST_BLOCK_BYTES", 2**10)
     monkeypatch.setattr(csv_files, "BLOCK_BYTES", 2**10)
     monkeypatch.setattr(json_table, "FIRST_BYTES", 2**10)
+    monkeypatch.setattr(parquet_table, "BATCH_BYTES", 2**10)
     texts = ["1/5/2019", "2/6/2019"] * 200
     columns = {} if ending in ("csv", "jsonl") else {"at": "date"}
     for name, late, form in (("a", "12/13/2019", "%m/%d/%Y"), ("b", "13/12/2019", "%d/%m/%Y")):
@@ -204,6 +206,27 @@ def test_kept_texts_stay_as_they_are_written(file, run):
     assert column(run(file("data.csv", AMBIGUOUS), **options)).dtype == "string"
     assert column(run(file("iso.csv", "at,x\n" + "2019-05-01,1\n" * 20), **options)).dtype == "timestamp[us]"
     assert column(run(file("data.csv", AMBIGUOUS), columns={"at": "date %d/%m/%Y"}, **options)).kind == "number"
+
+
+@pytest.mark.parametrize(
+    ("form", "kinds"),
+    [
+        ("%d-%b-%y", "'date %d-%b-%y' (2018-01-01)"),
+        ("%d/%m/%y", "'date %d/%m/%y' (2018-01-01)"),
+        ("%y-%m-%d", "'date %d-%m-%y' (2001-01-18) or 'date %y-%m-%d' (2018-01-01)"),
+    ],
+)
+def test_years_of_two_digits_are_named(form, kinds, file, run, tmp_path, capsys):
+    source = source_of(file, "csv", [written(day, form) for day in DAYS])
+    assert column(run(source)).kind == "category"
+    text = written(DAYS[0], form)
+    assert (
+        f"column 'at' may have dates whose years have two digits, such as {text!r}, and becomes a category. If it has, "
+        f"set its kind in columns to {kinds}"
+    ) in capsys.readouterr().out
+    run(source, "out", columns={"at": f"date {form}"})
+    run(source_of(file, "csv", [f"{day}" for day in DAYS], "iso"), "iso")
+    assert rows_in(tmp_path / "out") == rows_in(tmp_path / "iso")
 
 
 def test_seasons_are_no_months(file, run):

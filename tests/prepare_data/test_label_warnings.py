@@ -27,7 +27,7 @@ WRITE = 'write plain numbers (1.5) in all rows of the source, and set task to "r
     ids=["many", "years", "powers", "negative", "and a text", "fractions", "commas", "percent", "dollars", "thousands"],
 )
 def test_quantities_that_become_classes_are_named(classes, beginning, advice):
-    (line,) = label_warnings("y", Counter(classes))
+    line, *_ = label_warnings("y", Counter(classes))
     assert line.startswith(f"label_column 'y' {beginning}")
     assert line.endswith(f"If they are quantities, {advice}")
 
@@ -42,12 +42,24 @@ def test_quantities_that_become_classes_are_named(classes, beginning, advice):
         (f"word {number}" for number in range(100)),
         (f"{number:03}" for number in range(100)),
         ("5%", *"abcdef"),
+        ("1st", "2nd", "3rd", "21st", "4th"),
+        ("+", "-"),
+        ("<", "=", ">"),
         (),
     ],
-    ids=["from 0", "from 1", "signs", "a few", "words", "codes", "mostly texts", "none"],
+    ids=["from 0", "from 1", "signs", "a few", "words", "codes", "mostly texts", "ordinals", "+-", "<=>", "none"],
 )
 def test_usual_classes_have_no_warning(classes):
     assert label_warnings("y", Counter(classes)) == []
+
+
+@pytest.mark.parametrize(
+    ("classes", "odd"), [(("0", "1", "unknown"), "unknown"), (("yes", "no", "?"), "?"), (("2", "3.5", "-"), "-")]
+)
+def test_a_class_that_may_mean_a_missing_label_is_named(classes, odd):
+    line = label_warnings("y", Counter(classes))[-1]
+    assert line.startswith(f"label_column 'y' has the class {odd!r} beside classes of another form")
+    assert f'{{"missing": ["{odd}"]}}' in line
 
 
 def test_spellings_of_one_class_are_named():

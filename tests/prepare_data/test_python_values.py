@@ -38,6 +38,12 @@ def test_nanoseconds_become_texts(values, expected):
     assert python_values(values) == expected
 
 
+def test_a_time_is_the_same_beside_years_that_python_does_not_have():
+    usual = pa.array([0, None]).cast(pa.timestamp("us"))
+    values = pa.concat_arrays([usual, LATE, usual])
+    assert python_values(values) == [*python_values(usual), *python_values(LATE), *python_values(usual)]
+
+
 def test_nanoseconds_in_lists_have_different_hashes():
     values = pa.array([[TIME], [TIME + 1], [TIME]], pa.list_(pa.timestamp("ns")))
     hashes = row_hashes([], [values]).tolist()

@@ -32,6 +32,7 @@ from kfp_distributed.components.prepare_data import (
     stored_files,
     text_parts,
 )
+from kfp_distributed.components.prepare_data.csv_quotes import COMMAS
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.worker_pool.dask_engine import DaskEngine
 from kfp_distributed.components.worker_pool.stored_tasks import StoredTasks
@@ -206,16 +207,16 @@ def test_single_objects(bucket, outputs):
     checked(outputs, bucket, "data.npz")
 
 
-def parts_of_a_text(file, separator, run=None):
-    return text_parts.text_parts(file, 2**12, 2**12, 2**13, "utf-8", separator, run)
+def parts_of_a_text(file, separation, run=None):
+    return text_parts.text_parts(file, 2**12, 2**12, 2**13, "utf-8", separation, run)
 
 
 def stored(bucket, path=""):
     return fetch.stored_source(address(bucket, path))
 
 
-@pytest.mark.parametrize("separator", [",", ""])
-def test_tasks_find_the_row_ends_that_one_process_finds(bucket, separator, monkeypatch):
+@pytest.mark.parametrize("separation", [COMMAS, None])
+def test_tasks_find_the_row_ends_that_one_process_finds(bucket, separation, monkeypatch):
     monkeypatch.setattr(text_parts, "STEP_BYTES", 2**10)
     texts = {
         "quotes": csv_text()[:50000],
@@ -228,7 +229,7 @@ def test_tasks_find_the_row_ends_that_one_process_finds(bucket, separator, monke
     for name, text in texts.items():
         (bucket / name).write_text(text)
     for name in texts:
-        here, there = parts_of_a_text(bucket / name, separator), parts_of_a_text(stored(bucket, name), separator, map)
+        here, there = parts_of_a_text(bucket / name, separation), parts_of_a_text(stored(bucket, name), separation, map)
         assert [(part.begin, part.end, part.size) for part in there] == [
             (part.begin, part.end, part.size) for part in here
         ]
@@ -357,6 +358,7 @@ import sys
 from types import SimpleNamespace
 from kfp_distributed.components.prepare_data import csv_files, read
 from kfp_distributed.components.worker_pool.dask_engine import DaskEngine
+from kfp_distributed.components.prepare_data.csv_quotes import COMMAS
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.prepare import prepare
 
