@@ -57,6 +57,10 @@ class Column:
             of each gap. None if gaps stay, as NaN.
         source_type: "date" for a number that counts the days from 1970-01-01 to a date or time in UTC. Where the source
             has texts that are no ISO dates, with their format for strptime, such as "date %d/%m/%Y". Else "".
+        log_unit: Of numbers of several powers of ten. The built-in trainers take `log_values(number, log_unit)` in the
+            place of each. None of all others.
+        log_mean: Mean of these logarithms in a sample of the training split.
+        log_std: Their standard deviation.
     """
 
     name: str
@@ -68,6 +72,9 @@ class Column:
     std: float | tuple[float, ...] = 1.0
     fill: float | None = None
     source_type: str = ""
+    log_unit: float | None = None
+    log_mean: float = 0.0
+    log_std: float = 1.0
 
     @property
     def is_date(self) -> bool:
@@ -321,6 +328,18 @@ def mean_and_std(manifest: DatasetManifest) -> NDArray[np.float32]:
         for column in manifest.columns
     ]
     return np.hstack(columns).astype(np.float32)
+
+
+def log_values(numbers: NDArray[np.floating], unit: NDArray[np.floating] | float) -> NDArray[np.float64]:
+    """Return sign(x) * log(1 + |x| / unit) of each number x, as float64: nearly linear near 0, logarithmic far from it.
+
+    Args:
+        numbers: The numbers.
+        unit: `log_unit` of their column, above 0.
+    """
+    values = np.asarray(numbers, np.float64)
+    logarithms: NDArray[np.float64] = np.sign(values) * np.log1p(np.abs(values) / unit)
+    return logarithms
 
 
 def is_image(shape: Sequence[int]) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from kfp_distributed.storage.dataset import DatasetManifest
+from kfp_distributed.storage.dataset import Column, DatasetManifest
 
 
 class Architecture(NamedTuple):
@@ -57,8 +57,9 @@ def record_data(manifest: DatasetManifest) -> str:
 def keep_target(checkpoint: str, manifest: DatasetManifest, leads: bool) -> DatasetManifest:
     """Return the manifest with which a training continues.
 
-    Numbers to predict keep the mean and the standard deviation of the checkpoint, because its last layer predicts
-    numbers that are scaled with them. With others, the model would suddenly predict other numbers.
+    A column of numbers keeps whether its logarithms are scaled, which are other inputs. Numbers to predict keep the
+    mean and the standard deviation of the checkpoint, because its last layer predicts numbers that are scaled with
+    them. With others, the model would suddenly predict other numbers.
 
     Args:
         checkpoint: What `record_data` returned for the data of the checkpoint; "" for none.
@@ -73,6 +74,7 @@ def keep_target(checkpoint: str, manifest: DatasetManifest, leads: bool) -> Data
     saved, label = json.loads(checkpoint), manifest.label
     if (task := saved.get("task", "classification")) != label.task:
         refuse(f"was made for the task {task!r}, now {label.task!r}", f"pass a dataset with the task {task!r}")
+    manifest = replace(manifest, columns=_with_scales_of(saved.get("columns", ()), manifest.columns, leads))
     if task != "regression":
         return manifest
     mean, std = saved["mean"], saved["std"]
@@ -84,6 +86,23 @@ def keep_target(checkpoint: str, manifest: DatasetManifest, leads: bool) -> Data
             flush=True,
         )
     return replace(manifest, label=replace(label, mean=mean, std=std))
+
+
+def _with_scales_of(saved: Sequence[dict[str, Any]], columns: Sequence[Column], leads: bool) -> tuple[Column, ...]:
+    """Return columns of which those are scaled by their logarithms that a checkpoint scales so."""
+    before = {column["name"]: {name: column[name] for name in _LOGARITHM if name in column} for column in saved}
+    kept = []
+    for column in columns:
+        scale = before.get(column.name, {})
+        if column.name in before and (scale.get("log_unit") is None) != (column.log_unit is None):
+            column = replace(column, **{"log_unit": None, **scale})
+            if leads:
+                how = "are not scaled" if column.log_unit is None else "stay scaled"
+                print(
+                    f"the checkpoint was made with other data; numbers of {column.name} {how} by logarithms", flush=True
+                )
+        kept.append(column)
+    return tuple(kept)
 
 
 def end_if_other_network(checkpoint: Architecture | None, network: Architecture | None) -> None:
@@ -132,13 +151,16 @@ def end_if_other_data(checkpoint: str, data: str) -> str:
     pairs = zip(before["columns"], now["columns"], strict=True)
     scaled = []
     for old, new in pairs:
-        if not all(_are_close(old[name], new[name]) for name in ("mean", "std")):
-            changes = (f"{name} {_short(old[name])}, now {_short(new[name])}" for name in ("mean", "std"))
+        names = ("mean", "std") if new.get("log_unit") is None else _LOGARITHM
+        if not all(_are_close(old[name], new[name]) for name in names):
+            changes = (f"{name} {_short(old[name])}, now {_short(new[name])}" for name in names)
             scaled.append(f"{new['name']} ({'; '.join(changes)})")
     if not scaled:
         return ""
     return f"the checkpoint was made with other data; inputs are scaled with the new values: {', '.join(scaled)}"
 
+
+_LOGARITHM = ("log_unit", "log_mean", "log_std")
 
 _MEANINGS: dict[str, Callable[[dict[str, Any]], list[Any]]] = {
     "columns": lambda data: [column["name"] for column in data["columns"]],

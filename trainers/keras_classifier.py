@@ -30,7 +30,7 @@ from kfp_distributed.trainers.keras_steps import EpochSteps, fit_from, follow_st
 from kfp_distributed.trainers.position import plan_of_rows
 from kfp_distributed.trainers.runtime.cluster import Cluster, read_cluster
 from kfp_distributed.trainers.runtime.epoch_metrics import record_epoch
-from kfp_distributed.trainers.runtime.feed import Epoch, describe_batch, plan_epoch, read_manifest
+from kfp_distributed.trainers.runtime.feed import Epoch, describe_batch, number_of_epochs, plan_epoch, read_manifest
 from kfp_distributed.trainers.runtime.job_description import TRAINING_METRICS
 from kfp_distributed.trainers.runtime.row_dataset import dataset_of_rows, dataset_of_served_rows
 from kfp_distributed.trainers.runtime.row_feed import open_rows
@@ -46,7 +46,7 @@ def keras_classifier(
     checkpoint_dir: str,
     metrics_dir: str,
     tensorboard_dir: str,
-    epochs: int = 10,
+    epochs: int | None = None,
     batch_size: int = 32,
     learning_rate: float = 1e-3,
     hidden_units: list[int] = [128],  # noqa: B006 - a literal, so that the signature says it
@@ -71,7 +71,8 @@ def keras_classifier(
         checkpoint_dir: Folder for checkpoints, one after each epoch and one before an early end.
         metrics_dir: Folder for training.json. The leader's file is stored.
         tensorboard_dir: Folder for the leader's metrics in TensorBoard's format; "" for none.
-        epochs: Number of passes over all rows, including those of a checkpoint. Default: 10.
+        epochs: Number of passes over all rows, including those of a checkpoint. Default: 10, or as many as 400 updates
+            of batch_size rows need, up to 100.
         batch_size: Rows in one update of the weights, over all devices of all workers. Every device has the same number
             of rows, so an update has the largest multiple of the number of devices that is not above batch_size, or
             fewer so that all updates of an epoch are of one size. With parameter servers: rows of an update, which one
@@ -91,9 +92,10 @@ def keras_classifier(
     tf.get_logger().setLevel("ERROR")
     tf_keras.utils.set_random_seed(seed)
     own, cluster = read_manifest(train_dir), read_cluster(os.environ)
+    epochs = number_of_epochs(epochs, own.rows, batch_size)
     choice = choose_epoch(keep, metric, patience, own.label.task, bool(validation_dir))
     if cluster.role == "evaluator":
-        model = build_model(own, hidden_units)
+        model = build_model(keep_target(read_data(checkpoint_dir), own, leads=False), hidden_units)
         evaluate_checkpoints(model, own, validation_dir, Path(checkpoint_dir), Path(metrics_dir), epochs, choice)
         return
     manifest = keep_target(read_data(checkpoint_dir), own, cluster.index == 0)

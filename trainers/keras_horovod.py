@@ -30,7 +30,7 @@ from kfp_distributed.trainers.position import Position, plan_of_rows
 from kfp_distributed.trainers.runtime import folder_uploads
 from kfp_distributed.trainers.runtime.cluster import check_size
 from kfp_distributed.trainers.runtime.epoch_metrics import record_epoch
-from kfp_distributed.trainers.runtime.feed import describe_batch, plan_epoch, read_manifest
+from kfp_distributed.trainers.runtime.feed import describe_batch, number_of_epochs, plan_epoch, read_manifest
 from kfp_distributed.trainers.runtime.horovodrun import is_elastic
 from kfp_distributed.trainers.runtime.job_description import REPLICA_VARIABLE, TRAINING_METRICS
 from kfp_distributed.trainers.runtime.row_dataset import dataset_of_rows
@@ -48,7 +48,7 @@ def keras_horovod(
     checkpoint_dir: str,
     metrics_dir: str,
     tensorboard_dir: str,
-    epochs: int = 10,
+    epochs: int | None = None,
     batch_size: int = 32,
     learning_rate: float = 1e-3,
     hidden_units: list[int] = [128],  # noqa: B006 - a literal, so that the signature says it
@@ -75,7 +75,8 @@ def keras_horovod(
         checkpoint_dir: Folder for checkpoints, one after each epoch.
         metrics_dir: Folder for training.json.
         tensorboard_dir: Folder for rank 0's metrics in TensorBoard's format; "" for none.
-        epochs: Number of passes over all rows, including those of a checkpoint. Default: 10.
+        epochs: Number of passes over all rows, including those of a checkpoint. Default: 10, or as many as 400 updates
+            of batch_size rows need, up to 100.
         batch_size: Rows in one update of the weights, over all ranks. Every rank has the same number of rows, so an
             update has the largest multiple of the number of ranks that is not above batch_size, or fewer so that all
             updates of an epoch are of one size. Default: 32.
@@ -98,6 +99,7 @@ def keras_horovod(
     tf_keras.utils.set_random_seed(seed)
     # All checkpoints of a training have the same scale, so a rank that joins an elastic job has that of the others.
     manifest = keep_target(read_data(checkpoint_dir), read_manifest(train_dir), hvd.rank() == 0)
+    epochs = number_of_epochs(epochs, manifest.rows, batch_size)
     choice = choose_epoch(keep, metric, patience, manifest.label.task, bool(validation_dir))
     metrics_file = Path(metrics_dir, TRAINING_METRICS)
     model, elastic = build_model(manifest, hidden_units), is_elastic(os.environ)

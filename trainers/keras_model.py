@@ -18,17 +18,21 @@ def build_model(manifest: DatasetManifest, hidden_units: Sequence[int], spare_va
 
     Inputs are float32 [n, width]. Outputs are the probabilities of the classes, [n, classes], or the scaled number to
     predict, [n, 1]. The model includes the preprocessing: `fills` replaces missing values, numbers are scaled with the
-    manifest's mean and standard deviation, and categories are embedded.
+    manifest's mean and standard deviation or by their logarithms, and categories are embedded.
 
     Args:
         manifest: Manifest of the training dataset.
         hidden_units: Sizes of the hidden layers.
         spare_values: Values of each category beyond those of its vocabulary. Default: 0.
     """
-    mean, std, scale = scaling(manifest)
+    mean, std, scale, log_unit = scaling(manifest)
     inputs = tf_keras.Input(mean.shape, name="features")
     filled = tf.where(tf.math.is_nan(inputs), fills(manifest), inputs)
-    parts = [(filled - mean) / std * scale]
+    numbers = filled
+    if log_unit.any():
+        quotients = tf.minimum(tf.abs(filled) / np.where(log_unit > 0, log_unit, 1), np.finfo(np.float32).max)
+        numbers = tf.where(log_unit > 0, tf.sign(filled) * tf.math.log1p(quotients), filled)
+    parts = [(numbers - mean) / std * scale]
     for column, count in categories(manifest).items():
         parts.append(
             tf_keras.layers.Embedding(count + spare_values, min(count, 16))(tf.cast(filled[:, column], tf.int32))

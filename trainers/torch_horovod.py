@@ -11,7 +11,7 @@ import torch
 from kfp_distributed.trainers.architecture import has_epochs_left, keep_target
 from kfp_distributed.trainers.best_epoch import choose_epoch
 from kfp_distributed.trainers.runtime.cluster import check_size
-from kfp_distributed.trainers.runtime.feed import read_manifest
+from kfp_distributed.trainers.runtime.feed import number_of_epochs, read_manifest
 from kfp_distributed.trainers.torch_fit import (
     Ranks,
     Training,
@@ -30,7 +30,7 @@ def torch_horovod(
     model_dir: str,
     checkpoint_dir: str,
     metrics_dir: str,
-    epochs: int = 10,
+    epochs: int | None = None,
     batch_size: int = 32,
     learning_rate: float = 1e-3,
     hidden_units: list[int] = [128],  # noqa: B006 - a literal, so that the signature says it
@@ -52,7 +52,8 @@ def torch_horovod(
         model_dir: Folder for model.onnx of rank 0.
         checkpoint_dir: Folder for the checkpoints of rank 0, one after each epoch.
         metrics_dir: Folder for training.json of rank 0.
-        epochs: Number of passes over all rows, including those of a checkpoint. Default: 10.
+        epochs: Number of passes over all rows, including those of a checkpoint. Default: 10, or as many as 400 updates
+            of batch_size rows need, up to 100.
         batch_size: Rows in one update of the weights, over all ranks. The last update of an epoch has the rest.
             Default: 32.
         learning_rate: Learning rate of the Adam optimizer. Default: 0.001.
@@ -74,6 +75,7 @@ def torch_horovod(
     # All ranks get the checkpoint, so that all end for the same reason if it is refused.
     checkpoint = hvd.broadcast_object({} if rank else load_checkpoint(checkpoint_dir))
     manifest = keep_target(checkpoint.get("data", ""), read_manifest(train_dir), rank == 0)
+    epochs = number_of_epochs(epochs, manifest.rows, batch_size)
     choice = choose_epoch(keep, metric, patience, manifest.label.task, bool(validation_dir))
     torch.manual_seed(seed)
     network = Network(manifest, hidden_units).to(device)

@@ -22,7 +22,7 @@ class Network(nn.Module):  # type: ignore[misc]  # torch is not installed where 
 
     The outputs are the logits of the classes, or the number to predict as `scale_labels` scales it. The network
     includes the preprocessing: `fills` replaces missing values, numbers are scaled with the manifest's mean and
-    standard deviation, and categories are embedded.
+    standard deviation or by their logarithms, and categories are embedded.
 
     Attributes:
         data: Description of the training data for a checkpoint.
@@ -31,8 +31,9 @@ class Network(nn.Module):  # type: ignore[misc]  # torch is not installed where 
     def __init__(self, manifest: DatasetManifest, hidden_units: Sequence[int]) -> None:
         super().__init__()
         self.data = record_data(manifest)
-        for name, values in zip(("mean", "std", "scale"), scaling(manifest), strict=True):
+        for name, values in scaling(manifest)._asdict().items():
             self.register_buffer(name, torch.tensor(values))
+        self.has_logarithms = bool(self.log_unit.any())
         self.register_buffer("fill", torch.tensor(fills(manifest)))
         counts = categories(manifest)
         self.category_columns = list(counts)
@@ -44,7 +45,13 @@ class Network(nn.Module):  # type: ignore[misc]  # torch is not installed where 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits [n, classes], or the scaled numbers [n, 1]."""
         filled = torch.where(torch.isnan(inputs), self.fill, inputs)
-        parts = [(filled - self.mean) / self.std * self.scale]
+        numbers = filled
+        if self.has_logarithms:
+            has_unit = self.log_unit > 0
+            quotients = filled.abs() / torch.where(has_unit, self.log_unit, torch.ones_like(self.log_unit))
+            logarithms = quotients.clamp(max=torch.finfo(torch.float32).max).log1p()
+            numbers = torch.where(has_unit, filled.sign() * logarithms, filled)
+        parts = [(numbers - self.mean) / self.std * self.scale]
         columns = zip(self.category_columns, self.embeddings, strict=True)
         parts += [embed(filled[:, column].long()) for column, embed in columns]
         return self.layers(torch.cat(parts, 1))

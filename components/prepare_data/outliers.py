@@ -52,13 +52,20 @@ def find_outlier(sample: NDArray[np.floating], moments: Moments) -> Outlier | No
     deviation = float(moments.deviation[0])
     if not numbers.size or not moments.count[0]:
         return None
+    usual = usual_range(numbers)
+    if usual is None or deviation <= LARGEST_DEVIATION * (usual[1] - usual[0]):
+        return None
+    middle = sum(usual) / 2
+    number = max(float(moments.low[0]), float(moments.high[0]), key=lambda end: abs(end - middle))
+    return Outlier(number, *usual, deviation)
+
+
+def usual_range(numbers: NDArray[np.floating]) -> tuple[float, float] | None:
+    """Return the lowest and the highest of most numbers; None if nearly all are equal."""
     for percentiles in _RANGES:
         low, high = map(float, np.percentile(numbers, percentiles))
         if high > low:
-            if deviation <= LARGEST_DEVIATION * (high - low):
-                return None
-            number = max(float(moments.low[0]), float(moments.high[0]), key=lambda end: abs(end - (low + high) / 2))
-            return Outlier(number, low, high, deviation)
+            return low, high
     return None
 
 
@@ -74,9 +81,13 @@ def outlier_warnings(
     """
     return bounded(
         [
-            f"column {column.name!r} {outlier}. Divided by it, the others become nearly equal, so that a model learns "
-            "nothing from them. Correct or empty the value, write the logarithm of the numbers, or name the column in "
-            "drop_columns"
+            f"column {column.name!r} {outlier}. "
+            + (
+                "It decides how the others are scaled. Correct or empty the value if it is wrong"
+                if column.log_unit is not None
+                else "Divided by it, the others become nearly equal, so that a model learns nothing from them. Correct "
+                "or empty the value, write the logarithm of the numbers, or name the column in drop_columns"
+            )
             for column in columns
             if column.kind == "number"
             and (outlier := find_outlier(values[column.name][:, 0], moments[column.name])) is not None

@@ -20,6 +20,7 @@ from kfp_distributed.components.prepare_data.data_warnings import (
 from kfp_distributed.components.prepare_data.disk_errors import disk_errors
 from kfp_distributed.components.prepare_data.fetch import is_stored, local_copy, refuse_downloads, stored_source
 from kfp_distributed.components.prepare_data.label_warnings import untrained_warnings
+from kfp_distributed.components.prepare_data.log_scale import log_scale_lines
 from kfp_distributed.components.prepare_data.outliers import label_outlier_warnings, outlier_warnings
 from kfp_distributed.components.prepare_data.overview import OverviewPage, overview_page
 from kfp_distributed.components.prepare_data.preparation_options import Options
@@ -174,6 +175,7 @@ class _Preparation:
             *duplicate_warnings(profile.duplicates, read.scan.collapsed),
             *unseen_warnings(profile.unseen),
             *_outlier_warnings(train, profile),
+            *([] if options.like else log_scale_lines(train.columns)),
             *untrained_warnings(train.label.name, train.label.classes, train.class_counts),
         ]
         _log(warnings_of_rows)

@@ -11,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kfp_distributed.components.moments import Moments
+from kfp_distributed.components.prepare_data.log_scale import with_log_scales
 from kfp_distributed.components.prepare_data.order_statistics import Numbers, as_ordered, medians
 from kfp_distributed.components.prepare_data.piece_rows import PieceRows, RowWork
 from kfp_distributed.components.prepare_data.pieces import PieceFiles
@@ -84,11 +85,14 @@ def write_splits(
     else:
         write_shards(work, profiler, files, texts, group_bytes(len(rows)))
         entries = dict(zip(rows, run(_describe, rows), strict=True))
+    profile = profiler.profile(scan.unseen)
     if not options.like:
         columns = with_statistics(columns, profiler.moments)
+        if scan.label.task != "none":
+            columns = with_log_scales(columns, profile.sample.columns(columns), profiler.moments)
         label = _with_moments(label, profiler.labels["train"])
     manifests = _manifests(columns, label, entries, rows, options, name, folders, profiler)
-    return manifests, profiler.profile(scan.unseen)
+    return manifests, profile
 
 
 def write_shards(work: RowWork, profiler: Profiler, files: Sequence[Path], texts: Sequence[str], size: int) -> None:

@@ -82,6 +82,35 @@ def test_numbers_to_predict_keep_the_scale_of_the_checkpoint(capsys, leads):
     assert capsys.readouterr().out == ""
 
 
+LOG = replace(AGE, log_unit=0.5, log_mean=7.0, log_std=8.0)
+
+
+@pytest.mark.parametrize(("before", "now", "line"), [(AGE, LOG, "are not scaled"), (LOG, AGE, "stay scaled")])
+def test_a_column_keeps_whether_its_logarithms_are_scaled(before, now, line, capsys):
+    saved, new = (replace(manifest_of(CLASSES), columns=(column,)) for column in (before, now))
+    kept = keep_target(record_data(saved), new, leads=True)
+    assert f"numbers of age {line} by logarithms" in capsys.readouterr().out
+    assert [column.log_unit for column in kept.columns] == [before.log_unit]
+    assert end_if_other_data(record_data(saved), record_data(kept)) == ""
+    assert keep_target(record_data(saved), saved, leads=True) == saved
+
+
+def test_other_logarithms_are_named():
+    line = end_if_other_data(data(LOG), data(replace(LOG, log_unit=1.5)))
+    assert line.endswith("age (log_unit 0.5, now 1.5; log_mean 7, now 7; log_std 8, now 8)")
+
+
+def test_a_checkpoint_of_a_version_without_logarithms():
+    earlier = json.loads(data(AGE))
+    earlier["columns"] = [
+        {key: value for key, value in column.items() if "log" not in key} for column in earlier["columns"]
+    ]
+    new = replace(manifest_of(CLASSES), columns=(LOG,))
+    kept = keep_target(json.dumps(earlier), new, leads=False)
+    assert kept.columns[0].log_unit is None
+    assert end_if_other_data(json.dumps(earlier), record_data(kept)) == ""
+
+
 def test_another_mean_is_reported_whatever_its_size(capsys):
     """The means of times differ by far less than their size."""
     for mean, moved, std in ((1.7e9, 1.7e9 + 20, 15.0), (2e-49, 3e-49, 1e-49)):

@@ -16,6 +16,7 @@ from kfp_distributed.trainers.runtime.feed import (
     describe_batch,
     fills,
     keep_rows,
+    number_of_epochs,
     plan_epoch,
     scaling,
     steps_of_epoch,
@@ -97,10 +98,28 @@ def test_each_element_has_its_own_scaling_and_a_category_none(dataset):
         Column("kind", "category", "int32", vocabulary=("a", "b")),
         Column("series", "tensor", "float32", (2,), mean=(10.0, 20.0), std=(3.0, 4.0)),
         Column("grey", "tensor", "uint8", (1, 2), mean=5.0, std=6.0),
+        Column("amount", "number", "float32", mean=1e6, std=1e9, log_unit=0.5, log_mean=7.0, log_std=8.0),
     )
-    expected = [[1.5, 0, 10, 20, 5, 5], [2, 1, 3, 4, 6, 6], [1, 0, 1, 1, 1, 1]]
+    expected = ([1.5, 0, 10, 20, 5, 5, 7], [2, 1, 3, 4, 6, 6, 8], [1, 0, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0, 0.5])
     scales = scaling(replace(dataset[1], columns=columns))
-    assert (scales.tolist(), scales.dtype) == (expected, np.float32)
+    assert tuple(values.tolist() for values in scales) == expected
+    assert {values.dtype for values in scales} == {np.dtype(np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("epochs", "rows", "batch_size", "expected"),
+    [
+        (None, 105, 32, 100),
+        (None, 400, 32, 31),
+        (None, 1258, 32, 10),
+        (None, 10**9, 32, 10),
+        (None, 10, 32, 100),
+        (None, 0, 32, 100),
+        (3, 105, 32, 3),
+    ],
+)
+def test_small_tables_have_more_epochs(epochs, rows, batch_size, expected):
+    assert number_of_epochs(epochs, rows, batch_size) == expected
 
 
 def test_a_gap_is_filled_with_the_number_of_the_manifest_or_the_mean(dataset):

@@ -10,7 +10,9 @@ from forked_replicas import forked
 
 from kfp_distributed.components.model_formats.model_inputs import plan_inputs
 from kfp_distributed.components.model_formats.saved_model import SavedModel
-from kfp_distributed.storage.dataset import Column, DatasetManifest, Label
+from kfp_distributed.storage.dataset import Column, DatasetManifest, Label, log_values
+
+LARGEST = np.finfo(np.float32).max
 
 NAMES = [
     *("size", "unit price", "unit.price", "unit_price", "Größe", "self", "features", "1st", "a/b", "class", "inputs"),
@@ -29,6 +31,27 @@ def manifest():
     ]
     columns = (*kinds, *(Column(name, "number", "float32") for name in NAMES))
     return DatasetManifest("train", columns, Label("kind", ("a", "b", "c")), (), (0, 0, 0), 0, "made up")
+
+
+AMOUNT = Column("amount", "number", "float32", mean=1e6, std=1e9, fill=2.0, log_unit=0.5, log_mean=7.0, log_std=8.0)
+AMOUNTS = [0, 1e-6, 3, -40, 1e30, 3.4e38, -3.4e38, np.nan]
+
+
+def test_logarithms_are_scaled(tmp_path):
+    from kfp_distributed.trainers.keras_export import export_model
+    from kfp_distributed.trainers.keras_model import build_model
+
+    label = Label("price", (), "regression", 5.0, 3.0)
+    manifest = DatasetManifest("train", (AMOUNT, Column("x", "number", "float32")), label, (), (), 0, "made up")
+    network = build_model(manifest, [])
+    network.set_weights([np.array([[1], [0]], np.float32), np.zeros(1, np.float32)])
+    export_model(network, manifest, str(tmp_path))
+    model = SavedModel(tmp_path)
+    rows = plan_inputs(model.signature, manifest.columns).from_columns({"amount": AMOUNTS, "x": [0] * len(AMOUNTS)})
+    scaled = (model.run(rows)["prediction"][:, 0] - 5) / 3
+    known = np.nan_to_num(np.array(AMOUNTS), nan=2)
+    logarithms = np.sign(known) * log_values(np.minimum(abs(known) / 0.5, LARGEST), 1)
+    np.testing.assert_allclose(scaled, (logarithms - 7) / 8, rtol=1e-5, atol=1e-7)
 
 
 def test_columns_of_any_name_are_inputs_and_give_the_answers_of_the_matrix(manifest, tmp_path):

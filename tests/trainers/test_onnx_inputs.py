@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
 from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
-from kfp_distributed.storage.dataset import Column, DatasetManifest, Label
+from kfp_distributed.storage.dataset import Column, DatasetManifest, Label, log_values
 from kfp_distributed.trainers.onnx_inputs import can_be_inputs, with_column_inputs
 
 COLUMNS = [
@@ -79,6 +79,35 @@ network = Network(manifest, [8])
 export_onnx(network, manifest, Path("model.onnx"))
 torch.onnx.export(torch.nn.Sequential(network, torch.nn.Softmax(1)), torch.tensor([[2.0, 1.0]]), "network.onnx")
 """
+
+
+LOGARITHMS = """
+import sys
+from pathlib import Path
+import torch
+from kfp_distributed.storage.dataset import DatasetManifest
+from kfp_distributed.trainers.torch_network import Network, export_onnx
+manifest = DatasetManifest.from_json(sys.argv[1])
+network = Network(manifest, [])
+network.layers[-1].weight.data, network.layers[-1].bias.data = torch.tensor([[1.0, 0.0]]), torch.zeros(1)
+export_onnx(network, manifest, Path("model.onnx"))
+"""
+
+
+def test_logarithms_are_scaled(tmp_path):
+    amount = Column("amount", "number", "float32", mean=1e6, std=1e9, fill=2.0, log_unit=0.5, log_mean=7.0, log_std=8.0)
+    label = Label("price", (), "regression", 5.0, 3.0)
+    manifest = DatasetManifest("train", (amount, Column("x", "number", "float32")), label, (), (), 0, "made up")
+    (tmp_path / ARCHIVE_KEY).write_bytes(make_archive(read_library(REPLICA_PACKAGES)))
+    argv = forked(trainer_python("pytorch"), "-c", LOGARITHMS, manifest.to_json())
+    environment = {**os.environ, "PYTHONPATH": ARCHIVE_KEY}
+    subprocess.run(argv, env=environment, cwd=tmp_path, check=True, capture_output=True)
+    amounts = np.array([[0], [1e-6], [3], [-40], [1e30], [3.4e38], [-3.4e38], [np.nan]], np.float32)
+    model = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    (answers,) = model.run(None, {"amount": amounts, "x": np.zeros_like(amounts)})
+    known = np.nan_to_num(amounts.astype(np.float64), nan=2)
+    logarithms = np.sign(known) * log_values(np.minimum(abs(known) / 0.5, np.finfo(np.float32).max), 1)
+    np.testing.assert_allclose((answers - 5) / 3, (logarithms - 7) / 8, rtol=1e-5, atol=1e-7)
 
 
 def test_a_column_called_like_the_output_leaves_the_matrix_in_which_no_index_is_out_of_range(tmp_path):

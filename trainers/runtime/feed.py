@@ -24,16 +24,37 @@ from kfp_distributed.storage.dataset import (
 from kfp_distributed.storage.files import sha256_of
 from kfp_distributed.trainers.program import check_batch
 
+_EPOCHS, _MOST_EPOCHS, _LEAST_UPDATES = 10, 100, 400
+
 
 def read_manifest(folder: str) -> DatasetManifest:
     """Read the manifest of a dataset in a local folder."""
     return DatasetManifest.from_json(Path(folder, DATASET_MANIFEST).read_text())
 
 
-def scaling(manifest: DatasetManifest) -> NDArray[np.float32]:
-    """Return mean, std and scale, [3, width]. (input - mean) / std * scale is of size 1, and 0 for a category."""
-    scale = [np.full(math.prod(column.shape), column.kind != "category", np.float32) for column in manifest.columns]
-    return np.vstack([mean_and_std(manifest), np.concatenate(scale)])
+class Scaling(NamedTuple):
+    """How a network scales its inputs, each [width].
+
+    (input - mean) / std * scale is of size 1, and 0 for a category. Inputs with a `log_unit` above 0 are replaced by
+    `log_values` first. A quotient of such an input and its unit that is no 32-bit float counts as the largest one.
+    """
+
+    mean: NDArray[np.float32]
+    std: NDArray[np.float32]
+    scale: NDArray[np.float32]
+    log_unit: NDArray[np.float32]
+
+
+def scaling(manifest: DatasetManifest) -> Scaling:
+    """Return how a network scales its inputs."""
+    mean, std = mean_and_std(manifest)
+    sizes = [math.prod(column.shape) for column in manifest.columns]
+    own = [
+        (column.log_unit or 0, column.log_mean, column.log_std, column.kind != "category")
+        for column in manifest.columns
+    ]
+    units, log_means, log_stds, scale = np.repeat(np.array(own, np.float32).reshape(-1, 4), sizes, axis=0).T
+    return Scaling(np.where(units > 0, log_means, mean), np.where(units > 0, log_stds, std), scale, units)
 
 
 def fills(manifest: DatasetManifest) -> NDArray[np.float32]:
@@ -56,6 +77,20 @@ def categories(manifest: DatasetManifest) -> dict[int, int]:
     ends = np.cumsum([math.prod(column.shape) for column in manifest.columns]).tolist()
     columns = zip(manifest.columns, ends, strict=True)
     return {end - 1: len(column.vocabulary) + 1 for column, end in columns if column.kind == "category"}
+
+
+def number_of_epochs(epochs: int | None, rows: int, batch_size: int) -> int:
+    """Return how often a training passes over all rows.
+
+    Args:
+        epochs: What the user has set; None for 10, or as many as 400 updates need, up to 100. A table of 100 rows has
+            40 updates in 10 epochs, too few for the built-in network (benchmarks/public_tables.md).
+        rows: Rows of all ranks together.
+        batch_size: Rows of an update over all ranks.
+    """
+    if epochs is not None:
+        return epochs
+    return min(_MOST_EPOCHS, max(_EPOCHS, math.ceil(_LEAST_UPDATES / max(1, math.ceil(rows / batch_size)))))
 
 
 class Epoch(NamedTuple):
