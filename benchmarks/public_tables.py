@@ -30,6 +30,7 @@ from sklearn.preprocessing import StandardScaler
 
 from kfp_distributed.components.predict.prediction import run_prediction
 from kfp_distributed.components.predict.prediction_request import parse_request
+from kfp_distributed.components.prepare_data.csv_format import parse_csv_format
 from kfp_distributed.components.prepare_data.preparation_options import parse_options
 from kfp_distributed.components.prepare_data.prepare import prepare
 from kfp_distributed.components.train.run.launch import launch
@@ -63,10 +64,12 @@ class _Table:
     Attributes:
         columns: Its columns, with "label".
         fixes: Options that follow an error of `prepare_data`, in their order.
+        has_header: Whether the file has the names of the columns.
     """
 
     columns: Mapping[str, Any]
     fixes: tuple[Mapping[str, Any], ...] = ()
+    has_header: bool = True
 
 
 def _bunch(load: Callable[..., Any], **options: object) -> _Table:
@@ -97,6 +100,22 @@ def _people() -> _Table:
     return _Table({**columns, "hours": hours, "degree": degree, "label": label})
 
 
+def _without_names() -> _Table:
+    """The same rows in a file without the names of the columns, as the archive of UCI has tables."""
+    fix = {"csv_format": parse_csv_format({"header": False}), "label_column": "column_5"}
+    return _Table(_people().columns, (fix,), has_header=False)
+
+
+def _sales() -> _Table:
+    """Amounts that grow with the time, on days that can be read in two ways."""
+    random = np.random.default_rng(3)
+    months, days = random.integers(1, 13, 3000), random.integers(1, 13, 3000)
+    size = random.normal(10, 3, 3000)
+    label = size * (1 + months / 6) + random.normal(0, 1, 3000)
+    day = [f"{day}/{month}/2024" for day, month in zip(days, months, strict=True)]
+    return _Table({"sold on": day, "size": size, "label": label}, ({"columns": {"sold on": "date %d/%m/%Y"}},))
+
+
 def _friedman() -> _Table:
     inputs, label = public.make_friedman1(3000, noise=1.0, random_state=4)
     return _Table({**{f"x{i}": values for i, values in enumerate(inputs.T)}, "label": label})
@@ -111,20 +130,23 @@ def _tables() -> dict[str, _Table]:
         "diabetes": _bunch(public.load_diabetes, scaled=False),
         "friedman": _friedman(),
         "people, with gaps and texts": _people(),
+        "people, without names of columns": _without_names(),
+        "sales, with days such as 1/5/2024": _sales(),
         "skewed amounts": _skewed(),
     }
 
 
 def _prepare(rows: _Table, folder: Path) -> tuple[dict[str, DatasetManifest], int]:
     """Prepare a table, and return the datasets and the number of the errors that had to be followed."""
-    pyarrow.csv.write_csv(pa.table(dict(rows.columns)), folder / "table.csv")
+    written = pyarrow.csv.WriteOptions(include_header=rows.has_header)
+    pyarrow.csv.write_csv(pa.table(dict(rows.columns)), folder / "table.csv", written)
     places = {split: str(folder / split) for split in ("train", "validation", "test")}
     datasets = {split: SimpleNamespace(path=place, uri=place, metadata={}) for split, place in places.items()}
-    defaults = {"label_column": "label", "validation_fraction": 0.1, "test_fraction": 0.3, "shards": 8, "seed": 0}
-    fixes: dict[str, Any] = {}
+    settings: dict[str, Any] = {"label_column": "label", "validation_fraction": 0.1, "test_fraction": 0.3, "shards": 8}
+    settings |= {"seed": 0, "image_size": "", "drop_columns": ()}
     for rounds, fix in enumerate([{}, *rows.fixes]):
-        fixes |= fix
-        options = parse_options(**defaults, image_size="", drop_columns=fixes.pop("drop_columns", ()), **fixes)
+        settings |= fix
+        options = parse_options(**settings)
         try:
             return prepare(str(folder / "table.csv"), options, datasets, str(folder / "overview.html")), rounds
         except ValueError:

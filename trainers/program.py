@@ -163,9 +163,10 @@ def _check_range(name: str, value: Any) -> None:  # noqa: ANN401
     Raises:
         ValueError: It is not.
     """
-    numbers = value if isinstance(value, list) else [value]
+    values = value if isinstance(value, list) else [value]
+    numbers = [number for number in values if not isinstance(number, bool | str | None)]
     may_be_zero = name in MAY_BE_ZERO
-    if any(number < 0 or (number == 0 and not may_be_zero) for number in numbers if not isinstance(number, bool | str)):
+    if any(number < 0 or (number == 0 and not may_be_zero) for number in numbers):
         raise ValueError(f"{name} is {value!r}; allowed is {'0 or ' * may_be_zero}more than 0")
 
 

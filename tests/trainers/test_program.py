@@ -254,7 +254,7 @@ def test_the_error_names_a_value_that_is_not_allowed(trainer, wrong, reason):
     with pytest.raises(ValueError, match=re.escape(f"train_parameters of {trainer}: {reason}")):
         check_parameters(program, wrong)
     accepted = {"hidden_units": [], "seed": 0, "scale_learning_rate": False, "class_weights": "balanced"}
-    accepted |= {"keep": "best", "metric": "loss", "patience": 0}
+    accepted |= {"keep": "best", "metric": "loss", "patience": 0, "epochs": None}
     assert check_parameters(program, accepted) == accepted
 
 
