@@ -1,8 +1,10 @@
 """The values that texts spell. A number and a boolean have one name, whatever their spelling and format are (pure)."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from decimal import Decimal
+from functools import lru_cache
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,6 +13,8 @@ FINITE = r"[-+]?(\d+\.?|\.\d)\d*([eE][-+]?\d+)?"
 """A number with digits, such as "-1", ".5" or "1e3"."""
 NUMBER = rf"({FINITE}|[-+]?(?i:inf(inity)?))"
 """A number or infinity."""
+
+_Kind = Literal["booleans", "numbers", "texts"]
 
 _BOOLEANS = {"false", "true"}
 
@@ -65,16 +69,28 @@ def value_names(texts: Collection[str], known: Collection[str] | None = None) ->
             dataset. Default: there is none, and booleans become "false" and "true", as Parquet and JSON spell them.
     """
     if known is None:
-        return dict(zip(texts, _names(texts, texts), strict=True))
-    spelled = {**dict(zip(_names(known, known), known, strict=True)), **{name: name for name in known}}
-    names = zip(texts, _names(texts, known), strict=True)
+        return dict(zip(texts, _names(texts, _kind_of(texts)), strict=True))
+    kind, spelled = _spelling(tuple(known))
+    names = zip(texts, _names(texts, kind), strict=True)
     return {text: spelled.get(text) or spelled.get(name, text) for text, name in names}
 
 
-def _names(texts: Collection[str], column: Collection[str]) -> list[str]:
-    """Return the names of texts that are read as those of a column."""
-    if are_booleans(column):
+@lru_cache(64)
+def _spelling(known: tuple[str, ...]) -> tuple[_Kind, Mapping[str, str]]:
+    """Return what the values of a dataset are, and the spelling of each name. A reader asks for each of its batches."""
+    kind = _kind_of(known)
+    return kind, {**dict(zip(_names(known, kind), known, strict=True)), **{name: name for name in known}}
+
+
+def _kind_of(texts: Collection[str]) -> _Kind:
+    if are_booleans(texts):
+        return "booleans"
+    return "numbers" if all(re.match(_ANY_FORM, text) for text in texts) else "texts"
+
+
+def _names(texts: Collection[str], kind: _Kind) -> list[str]:
+    """Return the names of texts of a column."""
+    if kind == "booleans":
         return [text.lower() for text in texts]
-    are_numbers = all(re.match(_ANY_FORM, text) for text in column)
-    names: list[str] = number_names(pa.array(texts, pa.string()), of_any_form=are_numbers).to_pylist()
+    names: list[str] = number_names(pa.array(texts, pa.string()), of_any_form=kind == "numbers").to_pylist()
     return names
