@@ -30,7 +30,6 @@ from sklearn.preprocessing import StandardScaler
 
 from kfp_distributed.components.predict.prediction import run_prediction
 from kfp_distributed.components.predict.prediction_request import parse_request
-from kfp_distributed.components.prepare_data.csv_format import parse_csv_format
 from kfp_distributed.components.prepare_data.preparation_options import parse_options
 from kfp_distributed.components.prepare_data.prepare import prepare
 from kfp_distributed.components.train.run.launch import launch
@@ -102,7 +101,7 @@ def _people() -> _Table:
 
 def _without_names() -> _Table:
     """The same rows in a file without the names of the columns, as the archive of UCI has tables."""
-    fix = {"csv_format": parse_csv_format({"header": False}), "label_column": "column_5"}
+    fix = {"csv_format": {"header": False}, "label_column": "column_5"}
     return _Table(_people().columns, (fix,), has_header=False)
 
 
