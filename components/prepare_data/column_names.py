@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from difflib import get_close_matches
 
 from kfp_distributed.components.prepare_data.preparation_options import Options
 
@@ -52,7 +53,7 @@ def input_names(
     if nul := [name for name in inputs if "\0" in name]:
         problem = f"the column {nul[0]!r} has a NUL character in its name"
     elif missing:
-        problem = f"there is no column {' or '.join(map(repr, sorted(missing)))}"
+        problem = f"there is no column {' or '.join(_with_similar(name, names) for name in sorted(missing))}"
     elif duplicates:
         problem = f"the column {duplicates[0]!r} occurs {counts[duplicates[0]]} times"
     elif not inputs:
@@ -68,6 +69,13 @@ def input_names(
     message = f"{parameters}: {problem} in {where}; it has {list(names[:50])}"
     message += f". {advice}" if missing and not nul and advice else ""
     raise ColumnsMissing(message, sorted(missing), where, names) if missing and not nul else ValueError(message)
+
+
+def _with_similar(name: str, names: Sequence[str]) -> str:
+    """Return the name of a missing column for an error, with the most similar one of the file."""
+    folded = {other.strip().casefold(): other for other in names}
+    similar = get_close_matches(name.strip().casefold(), folded, 1, cutoff=0.75)
+    return f"{name!r} (do you mean {folded[similar[0]]!r}?)" if similar else repr(name)
 
 
 def check_names(names: Sequence[str], used: Sequence[str], first: str) -> None:

@@ -90,12 +90,12 @@ def test_columns_can_be_dropped(file):
         (
             "a,Kind",
             Options("kind"),
-            r"'kind', .*: there is no column 'kind' in data.csv; it has \['a', 'Kind'\]",
+            r"'kind', .*: there is no column 'kind' \(do you mean 'Kind'\?\) in data.csv; it has \['a', 'Kind'\]",
         ),
         (
             "age,kind",
             Options("kind", drop_columns=("agee",)),
-            r"there is no column 'agee' in .*; it has \['age', 'kind'\]",
+            r"there is no column 'agee' \(do you mean 'age'\?\) in .*; it has \['age', 'kind'\]",
         ),
         ("a,kind,a", Options("kind"), r"the column 'a' occurs 2 times in .*; it has \['a', 'kind', 'a'\]"),
         ("kind", Options("kind"), r"there is no other column in .*; it has \['kind'\]"),
