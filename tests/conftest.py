@@ -27,6 +27,18 @@ hide_environments()
 pytest_plugins = ["process_hygiene", "library_tests", "forked_replicas", "running_tests"]
 
 
+@pytest.fixture(autouse=True)
+def _no_figures(request, monkeypatch):
+    """Leave figures out of the pages of all tests but those marked so: they take most of the time of a small step."""
+    if request.node.get_closest_marker("figures"):
+        return
+    from kfp_distributed.reports import figures, page
+
+    for name in ("draw_bars", "draw_heatmap", "draw_histogram", "draw_lines", "draw_timeline"):
+        monkeypatch.setattr(figures, name, lambda *_, **__: None)
+    monkeypatch.setattr(page, "figure_json", lambda *_: {})
+
+
 @pytest.fixture(scope="module")
 def browser():
     """Return a browser. Only one may run at a time in a process, so it ends with its module."""

@@ -9,7 +9,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 from browser.sample_pages import write_pages
 
-pytestmark = pytest.mark.takes(39)
+pytestmark = [pytest.mark.takes(39), pytest.mark.figures]
 
 PAGES = {
     # Name: number of charts and a text of the page.

@@ -12,7 +12,7 @@ from browser.sample_reports import WAITING, training_report
 
 from kfp_distributed.reports.palette import MARK, STATES
 
-pytestmark = pytest.mark.takes(44)
+pytestmark = [pytest.mark.takes(44), pytest.mark.figures]
 
 AXIS_COLORS = {"light": "#59636e", "dark": "#9aa5b1"}
 MAX_BYTES = 2_000_000

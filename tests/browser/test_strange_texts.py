@@ -17,7 +17,7 @@ from kfp_distributed.components.train.run.status import advance, begin, failure_
 from kfp_distributed.components.train.tell.report import job_page
 from kfp_distributed.reports.page import render_page
 
-pytestmark = pytest.mark.takes(16)
+pytestmark = [pytest.mark.takes(16), pytest.mark.figures]
 
 MARKUP = "<img src=x onerror=alert(1)></script><script>alert(2)</script><!--"
 RIGHT_TO_LEFT = "שלום עולם \u202eabc"

@@ -5,6 +5,8 @@ import pytest
 
 from kfp_distributed.components.histograms import bin_edges, count_bins
 
+pytestmark = pytest.mark.figures
+
 
 def counted(values, labels=None, classes=tuple("abcdef")):
     values = np.asarray(values, np.float32)[:, None]

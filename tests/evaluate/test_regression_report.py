@@ -21,6 +21,8 @@ from kfp_distributed.reports.scatter import scatter_chart
 from kfp_distributed.storage.dataset import Column, DatasetManifest, Label, Shard
 from kfp_distributed.storage.tensor_specs import Signature, TensorSpec
 
+pytestmark = pytest.mark.figures
+
 TEMPLATE = "evaluate_regression.html"
 AGE_AND_TOWN = (Column("<i>age", "number", "float32"), Column("town", "category", "int32", vocabulary=("Ulm",)))
 PICTURES = (Column("image", "tensor", "uint8", (2, 2)),)

@@ -18,7 +18,7 @@ from kfp_distributed.components.evaluate.regression_scores import (
 )
 from kfp_distributed.components.moments import Moments
 
-pytestmark = pytest.mark.takes(4)
+pytestmark = [pytest.mark.takes(4), pytest.mark.figures]
 
 
 def scores(targets, predictions, batch=4096):

@@ -17,6 +17,8 @@ from kfp_distributed.reports.parts import Table
 from kfp_distributed.storage.dataset import Column, DatasetManifest, Label, Shard, is_image
 from kfp_distributed.storage.tensor_specs import Signature, TensorSpec
 
+pytestmark = pytest.mark.figures
+
 AGE_AND_TOWN = (Column("<i>age", "number", "float32"), Column("town", "category", "int32", vocabulary=("Ulm",)))
 PICTURES = (Column("image", "tensor", "uint8", (2, 2)),)
 

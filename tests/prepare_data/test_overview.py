@@ -19,6 +19,8 @@ from kfp_distributed.reports.page import render_page
 from kfp_distributed.reports.parts import Table
 from kfp_distributed.storage.dataset import Column, DatasetManifest, Label, Shard
 
+pytestmark = pytest.mark.figures
+
 COLUMNS = (Column("<b>age", "number", "float32"), Column("town", "category", "int32", vocabulary=("Ulm",)))
 
 

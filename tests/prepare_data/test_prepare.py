@@ -15,6 +15,8 @@ from kfp_distributed.components.prepare_data import sources
 from kfp_distributed.components.prepare_data.component import prepare_data
 from kfp_distributed.storage.dataset import DatasetManifest, input_shape
 
+pytestmark = pytest.mark.figures
+
 
 def listing(folder):
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))

@@ -21,6 +21,8 @@ from kfp_distributed.reports.charts import (
 from kfp_distributed.reports.palette import MARK, SERIES, STATES
 from kfp_distributed.reports.parts import Table
 
+pytestmark = pytest.mark.figures
+
 
 class Span(NamedTuple):
     state: str

@@ -1,9 +1,12 @@
 """The JSON of figures."""
 
+import pytest
 from bokeh.embed import json_item
 
 from kfp_distributed.reports.charts import bar_chart, histogram, line_chart
 from kfp_distributed.reports.figure_json import figure_json
+
+pytestmark = pytest.mark.figures
 
 
 def data_of(value):

@@ -21,6 +21,8 @@ from kfp_distributed.reports.charts import line_chart, timeline
 from kfp_distributed.reports.page import render_page
 from kfp_distributed.reports.parts import Table
 
+pytestmark = pytest.mark.figures
+
 ROOT = Path(__file__).parents[2]
 
 CONTENT_SECURITY_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"

@@ -9,6 +9,8 @@ from kfp_distributed.reports.palette import MARK
 from kfp_distributed.reports.parts import Table
 from kfp_distributed.reports.scatter import scatter_chart
 
+pytestmark = pytest.mark.figures
+
 LINE = ("perfect", ((1.0, 1.0), (3.0, 3.0)))
 
 

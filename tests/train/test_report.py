@@ -13,7 +13,7 @@ from kfp_distributed.reports.page import render_page
 from kfp_distributed.reports.parts import Table
 from kfp_distributed.trainers.sync import record_epoch
 
-pytestmark = pytest.mark.takes(4)
+pytestmark = [pytest.mark.takes(4), pytest.mark.figures]
 
 REPLICA_COLUMNS = ("replica", "state", "end", "restarts", "peak memory", "pip", "node")
 
