@@ -266,9 +266,9 @@ def test_an_error_names_the_key_its_value_and_what_is_allowed(spec, entry, parts
 @pytest.mark.parametrize("key", KEYS)
 def test_a_deeply_nested_value_is_refused_with_a_short_message(key):
     deep = []
-    for _ in range(100_000):
+    for _ in range(20_000):
         deep = [deep]
-    for value in (deep, "[" * 100_000, '{"a":' * 100_000, 10**100_000, "x" * 1_000_000):
+    for value in (deep, "[" * 20_000, '{"a":' * 20_000, 10**20_000, "x" * 1_000_000):
         with pytest.raises(ValueError, match=key) as refused:
             parse_distribution({key: value})
         assert len(str(refused.value)) < 500
