@@ -54,7 +54,7 @@ def record_data(manifest: DatasetManifest) -> str:
     return json.dumps({"columns": [asdict(column) for column in manifest.columns], **target})
 
 
-def keep_target(checkpoint: str, manifest: DatasetManifest, leads: bool) -> DatasetManifest:
+def keep_scales(checkpoint: str, manifest: DatasetManifest, leads: bool) -> DatasetManifest:
     """Return the manifest with which a training continues.
 
     A column of numbers keeps whether its logarithms are scaled, which are other inputs. Numbers to predict keep the

@@ -10,7 +10,7 @@ import tf_keras
 from kfp_distributed.storage.dataset import DatasetManifest
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.opener import open_store
-from kfp_distributed.trainers.architecture import keep_target
+from kfp_distributed.trainers.architecture import keep_scales
 from kfp_distributed.trainers.best_epoch import EpochChoice, resume_best
 from kfp_distributed.trainers.keras_best import read_best
 from kfp_distributed.trainers.keras_fit import check_network, read_data, read_position
@@ -62,7 +62,7 @@ def evaluate_checkpoints(
         if (path := tf.train.latest_checkpoint(checkpoint_dir)) and not position.step:
             check_network(model, path)
             tf.train.Checkpoint(model=model).restore(path).expect_partial()
-            label = keep_target(read_data(checkpoint_dir), manifest, leads=False).label
+            label = keep_scales(read_data(checkpoint_dir), manifest, leads=False).label
             record_epoch(file, "evaluator-0", position.epoch, epochs, score(model, validation_dir, label))
             saved, weights = read_best(checkpoint_dir)
             best, _ = resume_best(choice, saved, weights is not None, position.epoch)

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tf_keras
 
 from kfp_distributed.storage.dataset import DatasetManifest, parts_of_rank, width
-from kfp_distributed.trainers.architecture import has_epochs_left, keep_target
+from kfp_distributed.trainers.architecture import has_epochs_left, keep_scales
 from kfp_distributed.trainers.best_epoch import choose_epoch
 from kfp_distributed.trainers.divergence import end_if_diverged
 from kfp_distributed.trainers.evaluator import evaluate_checkpoints
@@ -95,10 +95,10 @@ def keras_classifier(
     epochs = number_of_epochs(epochs, own.rows, batch_size)
     choice = choose_epoch(keep, metric, patience, own.label.task, bool(validation_dir))
     if cluster.role == "evaluator":
-        model = build_model(keep_target(read_data(checkpoint_dir), own, leads=False), hidden_units)
+        model = build_model(keep_scales(read_data(checkpoint_dir), own, leads=False), hidden_units)
         evaluate_checkpoints(model, own, validation_dir, Path(checkpoint_dir), Path(metrics_dir), epochs, choice)
         return
-    manifest = keep_target(read_data(checkpoint_dir), own, cluster.index == 0)
+    manifest = keep_scales(read_data(checkpoint_dir), own, cluster.index == 0)
     has_servers, workers = "ps" in cluster.addresses, cluster.workers
     strategy = _strategy(cluster)  # First of all: TensorFlow can set up its collective operations only once.
     # The leader scores and saves a copy of the model in its own process.

@@ -136,7 +136,7 @@ def keep_checkpoints(
     Args:
         model: Compiled model to restore and to save.
         folder: Folder of the checkpoints.
-        manifest: Manifest of the training dataset, as `keep_target` returns it.
+        manifest: Manifest of the training dataset, as `keep_scales` returns it.
         has_servers: Whether the cluster has parameter servers. Default: false.
         leads: Whether this process prints how the data of the checkpoint differs. Default: false.
 

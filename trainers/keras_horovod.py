@@ -12,7 +12,7 @@ import tf_keras
 from horovod.tensorflow import broadcast_object
 
 from kfp_distributed.storage.dataset import DatasetManifest, parts_of_rank, width
-from kfp_distributed.trainers.architecture import has_epochs_left, keep_target
+from kfp_distributed.trainers.architecture import has_epochs_left, keep_scales
 from kfp_distributed.trainers.best_epoch import choose_epoch
 from kfp_distributed.trainers.divergence import end_if_diverged
 from kfp_distributed.trainers.keras_best import follow_checkpoints
@@ -98,7 +98,7 @@ def keras_horovod(
         tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
     tf_keras.utils.set_random_seed(seed)
     # All checkpoints of a training have the same scale, so a rank that joins an elastic job has that of the others.
-    manifest = keep_target(read_data(checkpoint_dir), read_manifest(train_dir), hvd.rank() == 0)
+    manifest = keep_scales(read_data(checkpoint_dir), read_manifest(train_dir), hvd.rank() == 0)
     epochs = number_of_epochs(epochs, manifest.rows, batch_size)
     choice = choose_epoch(keep, metric, patience, manifest.label.task, bool(validation_dir))
     metrics_file = Path(metrics_dir, TRAINING_METRICS)
@@ -174,7 +174,7 @@ def _open_rows(
 
     Args:
         train_dir: Folder with the manifest of the training dataset.
-        manifest: The manifest, as `keep_target` returns it.
+        manifest: The manifest, as `keep_scales` returns it.
         batch_size: Rows of a step over all ranks, as the user has set it.
         seed: Seed of the order of the rows.
         class_weights: See `weights_of_classes`.

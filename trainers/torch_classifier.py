@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from kfp_distributed.trainers.architecture import has_epochs_left, keep_target
+from kfp_distributed.trainers.architecture import has_epochs_left, keep_scales
 from kfp_distributed.trainers.best_epoch import choose_epoch
 from kfp_distributed.trainers.runtime.feed import number_of_epochs, read_manifest
 from kfp_distributed.trainers.runtime.torch_internals import never_destroy
@@ -79,7 +79,7 @@ def torch_classifier(
     ranks = Ranks(dist.get_rank(), dist.get_world_size(), device, partial(dist.all_reduce, group=group))
     checkpoint = [{} if ranks.rank else load_checkpoint(checkpoint_dir)]
     dist.broadcast_object_list(checkpoint, group=group)
-    manifest = keep_target(checkpoint[0].get("data", ""), read_manifest(train_dir), ranks.rank == 0)
+    manifest = keep_scales(checkpoint[0].get("data", ""), read_manifest(train_dir), ranks.rank == 0)
     epochs = number_of_epochs(epochs, manifest.rows, batch_size)
     choice = choose_epoch(keep, metric, patience, manifest.label.task, bool(validation_dir))
     torch.manual_seed(seed)

@@ -8,7 +8,7 @@ from typing import Literal
 import horovod.torch as hvd
 import torch
 
-from kfp_distributed.trainers.architecture import has_epochs_left, keep_target
+from kfp_distributed.trainers.architecture import has_epochs_left, keep_scales
 from kfp_distributed.trainers.best_epoch import choose_epoch
 from kfp_distributed.trainers.runtime.cluster import check_size
 from kfp_distributed.trainers.runtime.feed import number_of_epochs, read_manifest
@@ -74,7 +74,7 @@ def torch_horovod(
     device = _device()
     # All ranks get the checkpoint, so that all end for the same reason if it is refused.
     checkpoint = hvd.broadcast_object({} if rank else load_checkpoint(checkpoint_dir))
-    manifest = keep_target(checkpoint.get("data", ""), read_manifest(train_dir), rank == 0)
+    manifest = keep_scales(checkpoint.get("data", ""), read_manifest(train_dir), rank == 0)
     epochs = number_of_epochs(epochs, manifest.rows, batch_size)
     choice = choose_epoch(keep, metric, patience, manifest.label.task, bool(validation_dir))
     torch.manual_seed(seed)

@@ -19,6 +19,8 @@ _SCALARS = (
     r"fixed_size_binary.*|(date|time)\d+\[.*|timestamp\[.*"
 )
 _DIGITS = r"^\s*\d+\s*$"
+_THOUSANDS = r"^\s*[-+]?[1-9]\d{0,2}\.\d{3}\s*$"
+_LEAST_THOUSANDS = 3
 
 
 TextKind = Literal["number", "digits", "date", "category"]
@@ -202,6 +204,28 @@ def first_texts(
         else:
             break
     return found
+
+
+def lines_about_thousands(first: Mapping[str, pa.StringArray]) -> list[str]:
+    """Return one line for each column of numbers whose points may separate thousands.
+
+    All their fractions have three digits, below 1,000 before the point, and others have no fraction. Programs that
+    write fractions leave out the zeros at their end, or none.
+
+    Args:
+        first: The first values of each column of numbers.
+    """
+    lines = []
+    for name, texts in first.items():
+        have_points = pc.match_substring(texts, ".")
+        fractions = texts.filter(have_points).unique()
+        are_thousands = pc.all(pc.match_substring_regex(fractions, _THOUSANDS)).as_py()
+        if len(fractions) >= _LEAST_THOUSANDS and are_thousands and have_points.false_count:
+            lines.append(
+                f"column {name!r} has numbers such as {fractions[0].as_py().strip()} beside whole numbers, and all "
+                "fractions have three digits: if their points or commas separate thousands, remove them in the source"
+            )
+    return bounded(lines)
 
 
 def lines_about_codes(codes: Mapping[str, str]) -> list[str]:

@@ -56,6 +56,7 @@ def input_names(
         problem = f"there is no column {' or '.join(_with_similar(name, names) for name in sorted(missing))}"
     elif duplicates:
         problem = f"the column {duplicates[0]!r} occurs {counts[duplicates[0]]} times"
+        advice = "Rename or remove all but one, or name it in drop_columns"
     elif not inputs:
         problem = "there is no other column"
     else:
@@ -67,7 +68,7 @@ def input_names(
     if options.columns:
         parameters += f", columns {list(options.columns)}"
     message = f"{parameters}: {problem} in {where}; it has {list(names[:50])}"
-    message += f". {advice}" if missing and not nul and advice else ""
+    message += f". {advice}" if (missing or duplicates) and not nul and advice else ""
     raise ColumnsMissing(message, sorted(missing), where, names) if missing and not nul else ValueError(message)
 
 
@@ -75,7 +76,8 @@ def _with_similar(name: str, names: Sequence[str]) -> str:
     """Return the name of a missing column for an error, with the most similar one of the file."""
     folded = {other.strip().casefold(): other for other in names}
     similar = get_close_matches(name.strip().casefold(), folded, 1, cutoff=0.75)
-    return f"{name!r} (do you mean {folded[similar[0]]!r}?)" if similar else repr(name)
+    # The names of a file without names are no words.
+    return f"{name!r} (do you mean {folded[similar[0]]!r}?)" if similar and "column_" not in similar[0] else repr(name)
 
 
 def check_names(names: Sequence[str], used: Sequence[str], first: str) -> None:

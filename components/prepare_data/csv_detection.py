@@ -14,13 +14,16 @@ from kfp_distributed.components.prepare_data.dates import family_of
 from kfp_distributed.components.prepare_data.spelled_values import NUMBER, number_names
 
 _SEPARATORS = ";\t|,"
-_CELL = rb'(?m)(?:^|;)"?\s*[-+]?%b\s*"?\s*(?=;|$)'
+_CELL = rb'(?m)(?:^|[;\t])"?\s*[-+]?%b(?:[eE][-+]?\d+)?\s*"?\s*(?=[;\t]|$)'
 # Points between each three digits may separate thousands.
 _POINTS = rb"(?![1-9]\d{0,2}(?:\.\d{3})+\b)\d*\.\d+"
 # So many lines tell the separator.
 _LINES = 100
 # Names of so many columns that are increasing numbers are no row.
 _INCREASING = 3
+_HAS_COMMAS = re.compile(rb"\D,|,\D")
+# With fewer lines, one of another form tells nothing.
+_HEAD_LINES = 4
 _YEARS = range(1900, 2101)
 _SHOWN = 5
 
@@ -46,7 +49,9 @@ def detect_format(start: bytes, csv_format: CsvFormat, *, may_be_blanks: bool) -
             f"its first line {rows[0].decode()!r} tells Excel the separator and has no names: remove the line, and set "
             f'csv_format to {{"separator": {json.dumps(excel[1].decode())}}}'
         )
-    if "separator" not in csv_format.given and rows:
+    if csv_format.separator == " ":
+        csv_format = replace(csv_format, separator="\t", blanks="separate")
+    elif "separator" not in csv_format.given and rows:
         found = _separator(rows[:_LINES], csv_format.separator, may_be_blanks=may_be_blanks)
         if found == " ":
             csv_format, start = replace(csv_format, separator="\t", blanks="separate"), b""
@@ -55,7 +60,7 @@ def detect_format(start: bytes, csv_format: CsvFormat, *, may_be_blanks: bool) -
             csv_format = replace(csv_format, separator=found)
             lines.append(f"the columns are separated by {found!r}, as its first rows show")
     has_commas = len(re.findall(_CELL % rb"\d*,\d+", start)) > len(re.findall(_CELL % _POINTS, start))
-    if csv_format.separator == ";" and has_commas and "decimal" not in csv_format.given:
+    if csv_format.separator in (";", "\t") and has_commas and "decimal" not in csv_format.given:
         csv_format = replace(csv_format, decimal=",")
         lines.append("numbers have decimal commas, as its first rows show")
     separator, values = re.escape(csv_format.separator.encode()), b"\n".join(rows[1:])
@@ -69,15 +74,22 @@ def detect_format(start: bytes, csv_format: CsvFormat, *, may_be_blanks: bool) -
 def _separator(rows: Sequence[bytes], usual: str, *, may_be_blanks: bool) -> str:
     """Return the character between the columns; a blank stands for any number of blanks."""
     plain = [re.sub(rb'"[^"]*"', b'""', row) for row in rows]
-    for separator in _SEPARATORS:
-        counts = {row.count(separator.encode()) for row in plain}
-        # Commas that are not those of numbers separate columns, whose values may have other separators.
-        is_inside = separator != "," and usual == "," and b"," in plain[0] and re.search(rb"\D,|,\D", b"\n".join(plain))
-        if len(counts) == 1 and counts != {0} and not is_inside:
-            return separator
     columns = {len(row.split()) for row in plain}
-    if may_be_blanks and len(columns) == 1 and columns != {1} and len(plain) > 1:
-        return " "
+    are_blanks = may_be_blanks and len(columns) == 1 and columns != {1} and len(plain) > 1
+    # A line above the rows may have other characters.
+    for lines in (plain, plain[1:]):
+        for separator in _SEPARATORS:
+            counts = {row.count(separator.encode()) for row in lines}
+            # Commas that are not those of numbers separate columns, whose values may have other separators.
+            is_inside = separator != "," and usual == "," and b"," in lines[0] and _HAS_COMMAS.search(b"\n".join(lines))
+            # One tab may be among many blanks.
+            is_blank = separator == "\t" and are_blanks and max(columns) > max(counts) + 1
+            if len(counts) == 1 and counts != {0} and not is_inside and not is_blank:
+                return separator
+        if are_blanks:
+            return " "
+        if len(plain) < _HEAD_LINES:
+            break
     # Rows that do not fit are no reason to take another separator than that of the header.
     found = re.match(rb"[^,;\t|]*([,;\t|])", plain[0])
     return found[1].decode() if found and usual.encode() not in plain[0] else usual
@@ -124,11 +136,15 @@ def check_header(rows: pa.RecordBatch) -> None:
 
 
 def _form_of(texts: pa.StringArray) -> str:
-    """Return "number", or a form of dates, if all texts are such; else ""."""
+    """Return "number", a form of dates, or a shape such as "9:9", "9%" or "9-a-9", if all texts are such; else ""."""
     if pc.all(pc.match_substring_regex(texts, rf"^\s*{NUMBER}\s*$")).as_py():
         return "number"
     family, are_dates = family_of(texts)
-    return family[0] if are_dates.true_count == len(texts) else ""
+    if family and are_dates.true_count == len(texts):
+        return family[0]
+    shapes = pc.replace_substring_regex(pc.replace_substring_regex(texts, r"\d+", "9"), "[a-zA-Z]+", "a").unique()
+    # Names such as x1 have digits, too, but few begin with one.
+    return shapes[0].as_py() if len(shapes) == 1 and re.match(r"\W*9", shapes[0].as_py()) else ""
 
 
 def _is_sequence(numbers: Sequence[float]) -> bool:

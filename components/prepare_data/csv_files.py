@@ -145,8 +145,8 @@ def read_csv(
             try:
                 rows, numbers, count = *parser.rows(), 0
                 count = rows.num_rows
-            except pa.ArrowInvalid as error:
-                rows, numbers, count = parser.usable_rows(first, reject, str(error))
+            except pa.ArrowInvalid:
+                rows, numbers, count = parser.usable_rows(first, reject)
             count_rows(count)
             yield Rows(rows, first + numbers)
             first += count
@@ -211,16 +211,16 @@ class _Parser:
             )
         )
 
-    def usable_rows(self, first: int, reject: Reject, reason: str) -> tuple[pa.RecordBatch, NDArray[np.int64], int]:
+    def usable_rows(self, first: int, reject: Reject) -> tuple[pa.RecordBatch, NDArray[np.int64], int]:
         """Return the rows that fit, their numbers from 0, and the number of all rows.
+
+        Blanks around numbers that Arrow does not know, such as no-break spaces, are left out.
 
         Args:
             first: Number of the first row of the block in the file.
             reject: Is called for each other row.
-            reason: Why they were read by this method, for rows that it does not find.
 
         Raises:
-            ValueError: No row that does not fit was found.
             ReadAgain: Numbers of the type DIGITS have leading zeros.
         """
         short: list[pa_csv.InvalidRow] = []
@@ -245,8 +245,6 @@ class _Parser:
             for row, problem in unusable.items():
                 is_usable[row] = False
                 problems.setdefault(int(numbers[row]), (name, problem))
-        if not problems:
-            raise ValueError(reason)
         for number in sorted(problems):
             reject(first + number, *problems[number])
         usable = pa.record_batch(columns).filter(pa.array(is_usable))
@@ -348,6 +346,10 @@ def _texts(values: pa.BinaryArray) -> tuple[pa.StringArray, dict[int, str]]:
 
 def _explain_length(row: pa_csv.InvalidRow) -> str:
     advice = "put texts with separators or line breaks in double quotes, and close each quote"
+    if row.actual_columns == row.expected_columns + 1:
+        advice += ", or remove a separator at the end of the rows"
+    if row.actual_columns == 1:
+        advice += ", or remove the line if it is no row"
     if row.expected_columns == 1:
         advice = "remove all lines above the names of the columns"
     return f"has {row.actual_columns} values and the header has {row.expected_columns}: {advice}"

@@ -20,7 +20,7 @@ from kfp_distributed.components.prepare_data.stored_files import SourcePath, Sto
 COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """Compressed files are known by their first bytes."""
 
-TO_UTF8 = 'name its encoding in csv_format, such as {"encoding": "latin-1"} or {"encoding": "utf-16"}'
+TO_UTF8 = 'name its encoding in csv_format, such as {"encoding": "cp1252"} or {"encoding": "utf-16"}'
 # First bytes of other formats in files that are named .csv.
 _SIGNATURES = {
     rb"PK[\3\5]": "is a ZIP archive or an Excel workbook: unpack it, or save the sheet as CSV",
@@ -40,8 +40,8 @@ _MARKS = {
 }
 # Texts that pandas takes for missing values, too, and Arrow does not.
 _MORE_NULL_VALUES = ("None", "<NA>")
-# A text of blanks alone is empty. Programs write some to fill a column, hardly more.
-_BLANKS = [" " * length for length in range(1, 33)]
+# A text of blanks alone is empty. Databases fill a column with up to 255.
+_BLANKS = [" " * length for length in range(1, 256)]
 # A row of more bytes is one whose quote is not closed.
 _ROW_BYTES = 2**26
 

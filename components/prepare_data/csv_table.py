@@ -18,6 +18,7 @@ from kfp_distributed.components.prepare_data.column_kinds import (
     kept_type_of_texts,
     kind_of_texts,
     lines_about_codes,
+    lines_about_thousands,
 )
 from kfp_distributed.components.prepare_data.csv_detection import check_header, detect_format
 from kfp_distributed.components.prepare_data.csv_files import (
@@ -36,6 +37,7 @@ from kfp_distributed.components.prepare_data.dates import are_dates
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.reading import Reject, Rows, ignore, readable, reading
 from kfp_distributed.components.prepare_data.source_files import ending
+from kfp_distributed.components.prepare_data.spelled_values import FINITE
 from kfp_distributed.components.prepare_data.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.table_format import Chosen
 from kfp_distributed.components.prepare_data.times import time_type
@@ -68,13 +70,20 @@ class CsvTable:
         self._options = options
         self._format, self._notes = _detected(files, options)
         self._missing_texts: set[str] = set()
+        self._missing_numbers = _numbers_of(self._format)
+        self._left_out: dict[str, int] = {}
         self._swallowing = ""
         is_open = self._format.header and "header" not in self._format.given
         self.names_advice = 'If the file has no header, set csv_format to {"header": false}' if is_open else ""
 
     def names(self, file: SourcePath) -> list[str]:
-        """Return the names of the columns."""
+        """Return the names of the columns, without those at the end that have none."""
         names, label = csv_names(file, self._format), self._options.label_column
+        count = len(names)
+        while len(names) > 1 and not names[-1]:
+            names.pop()
+        if len(names) < count:
+            self._left_out[file.name] = count - len(names)
         if len(names) == 1 and label and names != [label]:
             raise ValueError(
                 f"its header is one column {names[0]!r}: separate the columns by {self._format.separator!r}"
@@ -92,25 +101,36 @@ class CsvTable:
         values = [name for name, kind in types.items() if kind == _VALUES]
         types = {**types, **dict.fromkeys(values, pa.string())}
         for rows, numbers in read_csv(part, types, reject, self._format, self._advice(), count_rows, self._see):
-            yield Rows(_with_points(rows, values, self._format), numbers)
+            yield Rows(self._without_missing(_with_points(rows, values, self._format)), numbers)
+
+    def _without_missing(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows in which numbers that stand for missing ones are null, however they are written."""
+        for position, values in enumerate(rows.columns):
+            if self._missing_numbers and (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)):
+                for text, number in self._missing_numbers.items():
+                    are_missing = pc.fill_null(pc.equal(values, number), False)
+                    if are_missing.true_count:
+                        self._missing_texts.add(text)
+                        values = pc.if_else(are_missing, None, values)
+                rows = rows.set_column(position, rows.schema.names[position], values)
+        return rows
 
     def _see(self, block: bytes, values: Sequence[tuple[int, int]]) -> None:
         """Note which texts for missing values occur, and a quoted value that may have taken rows."""
         if not self._swallowing:
             self._swallowing = rows_in_quotes(block, self._format.separator, values)
-        unseen = {*self._format.missing} - self._missing_texts
-        rows = b"\n" + block + b"\n" if unseen else b""
         separator = self._format.separator
-        self._missing_texts |= {
-            text
-            for text in unseen
-            if any(
-                f"{before}{quote}{text}{quote}{after}".encode() in rows
+        for text in {*self._format.missing} - self._missing_texts:
+            edges = [
+                f"{before}{quote}{text}{quote}{after}".encode()
                 for before in (separator, "\n")
                 for quote in ("", '"')
                 for after in (separator, "\n", "\r\n")
-            )
-        }
+            ]
+            if text.encode() in block:
+                rows = b"\n%b\n" % block
+                if any(edge in rows for edge in edges):
+                    self._missing_texts.add(text)
 
     def _advice(self) -> dict[str, str]:
         """Return what to do about texts in the columns of numbers that have not been guessed to be such."""
@@ -145,7 +165,7 @@ class CsvTable:
         options = self._options
         guessed = [name for name in inputs if name not in options.columns and name not in codes]
         guessed += [options.time_column] * (options.time_column != "" and options.time_column not in inputs)
-        found, forms = self._survey(guessed, read_texts, task)
+        found, forms, first = self._survey(guessed, read_texts, task)
         found |= dict.fromkeys(codes, "category")
         columns, types, read_types = [], {}, dict.fromkeys(others, _VALUES)
         for name in inputs:
@@ -171,13 +191,14 @@ class CsvTable:
             read_types[options.label_column] = pa.float64()
         dates = [name for name in guessed if name in inputs and found[name] == "date" and task != "none"]
         notes = [*self._notes, *lines_about_codes(codes), *forms.lines(dates, self._format.missing)]
+        notes += lines_about_thousands({name: first[name] for name in first if found.get(name) == "number"})
         times = time_type([read_types[time]] if time else [])
         return Chosen(tuple(columns), types, read_types, notes, times, forms.form(time))
 
     def _survey(
         self, guessed: Sequence[str], read: Callable[[Sequence[str]], Iterator[pa.RecordBatch]], task: Task
-    ) -> tuple[dict[str, TextKind], DateForms]:
-        """Return what columns of texts are by their first values, and the forms of dates."""
+    ) -> tuple[dict[str, TextKind], DateForms, dict[str, pa.StringArray]]:
+        """Return what columns of texts are by their first values, the forms of dates, and these values."""
         needed = open_dates(self._options)
         first = first_texts([*dict.fromkeys([*guessed, *needed])], read)
         found: dict[str, TextKind] = {name: kind_of_texts(first.get(name)) for name in guessed}
@@ -185,11 +206,14 @@ class CsvTable:
         if task == "none":  # Kept texts of another form stay as they are written.
             can_be_dates = {name: texts for name, texts in can_be_dates.items() if are_dates(texts)}
         forms = find_forms(self._options, can_be_dates | {name: first[name] for name in needed if name in first}, read)
-        return found | {name: "date" for name in can_be_dates if name in forms.forms}, forms
+        return found | {name: "date" for name in can_be_dates if name in forms.forms}, forms, first
 
     def late_notes(self, names: Mapping[str, Sequence[str]], first: str) -> list[str]:
         """Return lines about texts for missing values that no value is, and about a value that may have taken rows."""
-        lines = []
+        lines = [
+            f"{name}: left out {count} column{'s' * (count > 1)} at the end of the rows without a name"
+            for name, count in sorted(self._left_out.items())[:1]
+        ]
         if self._swallowing:
             lines.append(
                 f"a quoted value has lines that look like rows, and begins with {self._swallowing!r}: if its quote is "
@@ -234,6 +258,17 @@ def _detected(files: Sequence[SourcePath], options: Options) -> tuple[CsvFormat,
                     break
             return found, [f"{file.name}: {line}" for line in lines]
     return given, []
+
+
+def _numbers_of(csv_format: CsvFormat) -> dict[str, float]:
+    """Return the texts for missing values that are numbers, with the numbers."""
+    texts = pa.array([text.strip().replace(csv_format.decimal, ".") for text in csv_format.missing], pa.string())
+    are_numbers = pc.match_substring_regex(texts, rf"^{FINITE}$").to_pylist()
+    return {
+        text: float(plain)
+        for text, plain, is_number in zip(csv_format.missing, texts.to_pylist(), are_numbers, strict=True)
+        if is_number
+    }
 
 
 def _with_points(

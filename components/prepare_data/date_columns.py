@@ -77,16 +77,21 @@ class DateForms:
                 f'category. To read dates, set columns to {{{name!r}: "date"}}, and {advice}'
             )
         for name, (text, forms) in self.short.items():
-            choices = " or ".join(f"{date_kind(form)!r} ({iso_text(text, form)})" for form in forms)
             lines.append(
                 f"column {name!r} may have dates whose years have two digits, such as {text!r}, and becomes a "
-                f"category. If it has, set its kind in columns to {choices}"
+                f"category. If it has, {_choices(text, forms)}"
             )
         return bounded(lines)
 
     def _reading(self, name: str) -> str:
         text, form = self.examples.get(name, ""), self.form(name)
         return text and f" of the form {form}, such as {text!r} = {iso_text(text, form)}"
+
+
+def _choices(text: str, forms: Sequence[str]) -> str:
+    """Return how to say of which form a text is."""
+    choices = " or ".join(f"{date_kind(form)!r} ({iso_text(text, form)})" for form in forms)
+    return f"set its kind in columns to {choices}"
 
 
 def open_dates(options: Options) -> list[str]:
@@ -129,8 +134,13 @@ def find_forms(
             families[name] = family
         elif 2 * are_dates.true_count > len(texts):
             mixed[name] = texts.filter(pc.invert(are_dates))[0].as_py()
-        elif name not in needed and len(texts) and (own := short_forms(texts)):
-            short[name] = texts[0].as_py().strip(), own
+        elif own := short_forms(texts) if len(texts) else []:
+            text = next(text for text in texts.to_pylist() if iso_text(text, own[0])).strip()
+            if name in needed:
+                raise ValueError(
+                    f"column {name!r} has dates whose years have two digits, such as {text!r}: {_choices(text, own)}"
+                )
+            short[name] = text, own
     orders = {name: orders_of(first[name], family) for name, family in families.items() if len(family) > 1}
     unclear = [name for name, found in orders.items() if not found]
     differ = dict.fromkeys(unclear, False)
@@ -140,8 +150,13 @@ def find_forms(
             differ[name] = differ[name] or _differ(rows[name], families[name])
         if all(orders[name] for name in unclear):
             break
-    # Where all days are the number of their month, the order does not matter.
-    families |= {name: families[name][:1] for name in unclear if not orders[name] and not differ[name]}
+    for name in [name for name, found in orders.items() if len(found) > 1 and "%b" in families[name][0]]:
+        # Short and long names of months in one column.
+        mixed[name] = orders[name][families.pop(name)[1]]
+    # Where all days are the number of their month, and all months May, the order does not matter.
+    families |= {
+        name: families[name][:1] for name in unclear if name in families and not orders[name] and not differ[name]
+    }
     for name, family in families.items():
         is_input = name != options.time_column or name in options.columns
         forms[name] = _form(name, first[name], family, orders.get(name, {}), is_input=is_input)

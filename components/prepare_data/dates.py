@@ -20,10 +20,11 @@ _FAMILIES: tuple[tuple[str, ...], ...] = (
     ("%Y-%m",),
     ("%Y/%m",),
     *((f"%d{sign}%m{sign}%Y", f"%m{sign}%d{sign}%Y") for sign in "/.-"),
-    *((f"%d{sign}{month}{sign}%Y",) for month in ("%b", "%B") for sign in "- /"),
-    *((f"{month} %d{sign} %Y",) for month in ("%b", "%B") for sign in (",", "")),
+    *((f"%d{sign}%b{sign}%Y", f"%d{sign}%B{sign}%Y") for sign in "- /"),
+    *((f"%b %d{sign} %Y", f"%B %d{sign} %Y") for sign in (",", "")),
 )
-"""Forms that are recognized. Texts can be of both forms of a family, until a number above 12 tells what is the day."""
+"""Forms that are recognized. Texts can be of both forms of a family, until a number above 12 tells what is the day, or
+another month than May whether the names are short."""
 
 _SHORT_FORMS = [
     f"{first}{sign}{second}{sign}{third}"
@@ -55,7 +56,7 @@ _MICROSECONDS_OF_A_DAY = 86_400 * 10**6
 
 def _pattern(form: str) -> str:
     parts = _PARTS | (_MONTHS if "%d" not in form else _YEARS if form != ISO else {})
-    day = re.sub(r"%\w|\.", lambda part: parts[part[0]], form)
+    day = re.sub(r"%\w|\.", lambda part: parts[part[0]], form).replace(" ", " +")
     if form == ISO:
         # A number that is no month or day in this usual form is a mistake.
         day = rf"({day}|\d{{4}}-\d{{2}}-\d{{2}})"
@@ -99,8 +100,9 @@ def orders_of(texts: pa.StringArray, family: Sequence[str]) -> dict[str, str]:
 
 
 def short_forms(texts: pa.StringArray) -> list[str]:
-    """Return the forms with a year of two digits that all texts have."""
-    return [form for form in _SHORT_FORMS if pc.all(pc.match_substring_regex(texts, _PATTERNS[form])).as_py()]
+    """Return the forms with a year of two digits that most texts have."""
+    matches = {form: pc.match_substring_regex(texts, _PATTERNS[form]).true_count for form in _SHORT_FORMS}
+    return [form for form, count in matches.items() if 2 * count > len(texts) and count == max(matches.values())]
 
 
 def is_form(form: str) -> bool:

@@ -60,10 +60,7 @@ class LabelCounts:
             labels: Texts, or numbers to predict.
             like: Manifest of the dataset whose classes are the only ones; None for any class.
         """
-        problems = dict.fromkeys(
-            _rows(labels.is_null()),
-            _MISSING,
-        )
+        problems = dict.fromkeys(_rows(labels.is_null()), _MISSING)
         if self._task == "regression":
             numbers = labels.to_numpy(zero_copy_only=False)
             problems |= {

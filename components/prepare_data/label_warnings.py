@@ -1,6 +1,5 @@
 """Warnings about labels: quantities that become classes, spellings of one class, classes without rows (pure)."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 
@@ -29,11 +28,10 @@ def label_warnings(label: str, classes: Mapping[str, int]) -> list[str]:
             f"each becomes a class. If they are quantities, {regression_advice(classes)}"
         )
     if odd := _odd_class(classes):
-        missing = json.dumps([odd], ensure_ascii=False)
         lines.append(
             f"label_column {label!r} has the class {odd!r} beside classes of another form. If it means that the label "
-            f'is unknown, leave its rows out: set csv_format to {{"missing": {missing}}} and on_bad_row to "skip", or '
-            "correct the source"
+            'is unknown, leave its rows out: set on_bad_row to "skip", and write null, or in CSV files add the text to '
+            "missing of csv_format"
         )
     spellings: dict[str, str] = {}
     for name in classes:

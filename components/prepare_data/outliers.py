@@ -83,7 +83,7 @@ def outlier_warnings(
         [
             f"column {column.name!r} {outlier}. "
             + (
-                "It decides how the others are scaled. Correct or empty the value if it is wrong"
+                "Correct or empty the value if it is wrong"
                 if column.log_unit is not None
                 else "Divided by it, the others become nearly equal, so that a model learns nothing from them. Correct "
                 "or empty the value, write the logarithm of the numbers, or name the column in drop_columns"

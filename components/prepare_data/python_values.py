@@ -21,8 +21,8 @@ def python_values(values: pa.Array) -> list[Any]:
         if len(values) == 1:
             return _cast(values, lambda kind: pa.string())
         # What one value becomes must not depend on the others of its batch.
-        middle = len(values) // 2
-        return [*python_values(values[:middle]), *python_values(values[middle:])]
+        size = max(1, len(values) // 64)
+        return [value for begin in range(0, len(values), size) for value in python_values(values[begin : begin + size])]
 
 
 def exact_values(values: pa.Array) -> list[Any]:

@@ -59,12 +59,12 @@ class WholeNumbers:
 
 
 def counts_rows(batches: Iterable[tuple[str, pa.Array]]) -> bool:
-    """Return whether the values are 0, 1, 2, …, in each file or over all files.
+    """Return whether the values are 0, 1, 2, …, or from 1, in each file or over all files.
 
     Args:
         batches: The values, with the name of their file.
     """
-    file, in_file, in_all, row, begin = "", True, True, 0, 0
+    file, in_file, in_all, row, begin, start = "", True, True, 0, 0, 0
     for name, values in batches:
         if name != file:
             file, begin = name, row
@@ -74,7 +74,9 @@ def counts_rows(batches: Iterable[tuple[str, pa.Array]]) -> bool:
             return False
         if numbers.null_count:
             return False
-        rows = np.arange(row, row + len(numbers))
+        if not row and len(numbers):
+            start = min(1, max(0, numbers[0].as_py()))
+        rows = np.arange(row, row + len(numbers)) + start
         in_file, in_all = (
             in_file and bool((numbers.to_numpy() == rows - begin).all()),
             in_all and bool((numbers.to_numpy() == rows).all()),
@@ -92,9 +94,11 @@ def lines_about_index(name: str, *, is_left_out: bool) -> list[str]:
         name: Name of the column.
         is_left_out: Whether it is no input.
     """
-    advice = "Write the source without it (to_csv(index=False))"
+    advice = "Write the source without it (to_csv(index=False), row.names=FALSE)"
     if is_left_out:
-        return [f"left out column {name!r}, which numbers the rows from 0, as the index of pandas does. {advice}"]
+        return [
+            f"left out column {name!r}, which numbers the rows, as the index of pandas or the names of R do. {advice}"
+        ]
     return [
         f"column {name!r}, whose name is that of an index of pandas, is used as an input. {advice}, or name it in "
         "drop_columns"

@@ -216,13 +216,11 @@ class _Converter:
             )
         numbers, unusable = microseconds(values, form)
         shown = "2024-01-31 or 2024-01-31T12:00:00Z" if form == ISO else f"{form}, such as {_EXAMPLE.strftime(form)}"
+        advice = "correct it" if is_needed else "correct it, or leave it empty"
+        if form == ISO:
+            advice += f', or name its form, a format of strptime: columns={{{name!r}: "date FORM"}}'
         for row in unusable.tolist():
-            self._add(
-                row,
-                name,
-                f"is {str(values[row])[:40]!r}, which is no date of the form {shown}: "
-                + ("correct it" if is_needed else "correct it, or leave it empty"),
-            )
+            self._add(row, name, f"is {str(values[row])[:40]!r}, which is no date of the form {shown}: {advice}")
         return numbers
 
     def _kept(self, name: str, values: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -89,7 +89,8 @@ def write_splits(
     if not options.like:
         columns = with_statistics(columns, profiler.moments)
         if scan.label.task != "none":
-            columns = with_log_scales(columns, profile.sample.columns(columns), profiler.moments)
+            shares = {name: count / max(1, by_split.sum()) for name, count in scan.missing.items()}
+            columns = with_log_scales(columns, profile.sample.columns(columns), profiler.moments, shares)
         label = _with_moments(label, profiler.labels["train"])
     manifests = _manifests(columns, label, entries, rows, options, name, folders, profiler)
     return manifests, profile

@@ -147,7 +147,7 @@ def test_every_parameter_of_every_trainer_is_described():
     text = reference.describe_trainers()
     assert re.findall(r"^## (\w+)$", text, re.MULTILINE) == [*TRAINERS]
     rows = rows_of(text)
-    assert ["`epochs`", "`int`", "`10`"] in [row[:3] for row in rows]
+    assert ["`batch_size`", "`int`", "`32`"] in [row[:3] for row in rows]
     assert [row for row in rows if not all(row)] == []
 
 

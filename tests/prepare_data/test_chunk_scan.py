@@ -174,7 +174,7 @@ def test_wrong_rows_are_named_in_the_order_of_the_source(file, tmp_path, count):
     folder = file("rows/a.csv", "n,kind\n" + "\n".join(rows)).parent
     file("rows/b.csv", "kind,n\nu,1\n,2\n")
     message = check(folder, tmp_path, Options("kind"))
-    assert "row 22 of a.csv" in message
+    assert ("rows 22, " if count > 1 else "row 22 of a.csv") in message
     skipped = Options("kind", on_bad_row="skip")
     assert outcome(folder, tmp_path, skipped, 1)[2].count == count + 1
     check(folder, tmp_path, skipped)

@@ -46,6 +46,9 @@ ALL_FOR_TRAINING = {"validation_fraction": 0, "test_fraction": 0, "shards": 1}
         ("a,b\n1, 2\n3, 4\n", {}, {"blanks": "skip"}),
         ("a,b\n1, 2\n3,4\n", {}, {}),
         ('a,b\n1, "x,y"\n', {}, {}),
+        ("|1x3 Cross validator\n" + "1, a\n2, b\n" * 3, {}, {"separator": ",", "blanks": "skip"}),
+        ("a;b\n1,5E-02;2\n", {}, {"separator": ";", "decimal": ","}),
+        ("a\tb\n1,5\tx y\n", {}, {"separator": "\t", "decimal": ","}),
         ("a,b\r1,2\r", {}, {"has_carriage_returns": True}),
         ("a,b\r\n1,2\r\n", {}, {}),
         ("", {}, {}),
@@ -65,6 +68,16 @@ def test_blanks_separate_the_columns_of_other_files(text):
     csv_format, _ = detect_format(text.encode(), CsvFormat(), may_be_blanks=True)
     assert (csv_format.separator, csv_format.blanks) == ("\t", "separate")
     assert without_blanks(text.encode(), csv_format.separation).rstrip() in (b"1.5\t2\t3\n4\t5\t6", b"1\t2\t3\n4\t5\t6")
+
+
+def test_one_tab_among_blanks_separates_as_they_do(file, run):
+    row = '18.0   8   307.0      130.0      3504.      12.0   70  1\t"chevrolet chevelle malibu"\n'
+    rows = "".join(row.replace("18.0", f"{i}.5").replace("  8 ", f"  {i % 3} ") for i in range(10, 40))
+    for name, options in (("auto-mpg.data", {"header": False}), ("auto.csv", {"header": False, "separator": " "})):
+        options = {"csv_format": parse_csv_format(options), "label_column": "column_1", **ALL_FOR_TRAINING}
+        train = run(file(name, rows), f"{name}-out", **options)["train"]
+        assert (train.label.task, len(train.columns)) == ("regression", 8)
+        assert train.columns[-1].vocabulary == ("chevrolet chevelle malibu",)
 
 
 def test_blanks_within_quotes_stay():
@@ -139,6 +152,11 @@ YEARS = [("Ulm", "1.5", "2", "3"), ("Bonn", "4", "5", "6"), ("Berlin", "7", "8",
         ([("2024-01-31", "Ann"), ("2024-02-01", "Bob"), ("2024-02-02", "Eve")], True),
         ([("15.10.2018", "Ann"), ("1.11.2018", "Bob")], True),
         ([("day", "2024-01-31"), ("2024-02-01", "7"), ("2024-02-02", "8")], False),
+        ([("5/1/19", "1.5"), ("5/2/19", "2"), ("5/2/19", "3")], True),
+        ([("9:30", "1.5"), ("10:45", "2"), ("9:45", "2")], True),
+        ([("5%", "1.5"), ("12%", "2"), ("12%", "2")], True),
+        ([("rate", "kind"), ("12%", "b"), ("12%", "b")], False),
+        ([("x1", "code"), ("a5", "b"), ("b17", "b")], False),
         ([("term", "definition"), ("word", "a unit"), ("term", "a word"), ("noun", "a name")], False),
     ],
 )
@@ -174,7 +192,53 @@ def test_a_line_for_excel_is_refused(file, run):
         run(file("excel.csv", "sep=;\nx;label\n" + "1;a\n2;b\n" * 9))
 
 
-@pytest.mark.parametrize("blanks", [" ", " " * 12])
+@pytest.mark.parametrize("blank", ["\u00a0", "\u2009", "\x0b"])
+def test_other_blanks_around_numbers_are_left_out(file, run, tmp_path, blank):
+    text = "x,label\n" + "".join(f"{i}.5{blank if i == 20 else ''},{i}\n" for i in range(40))
+    train = run(file("data.csv", text), task="regression", **ALL_FOR_TRAINING)["train"]
+    assert (train.rows, train.columns[0].kind, train.columns[0].mean) == (40, "number", 20)
+
+
+def test_a_number_that_means_a_missing_value_is_found_in_each_spelling(file, run, capsys):
+    rows = "".join(f"{'-200,0' if i % 4 else '2,5'};{'-200' if i % 4 else 20};{'ab'[i % 2]}\n" for i in range(40))
+    options = {"csv_format": parse_csv_format({"missing": ["-200"], "decimal": ","}), "missing": "keep"}
+    train = run(file("air.csv", "CO;NOx;label\n" + rows), **options, **ALL_FOR_TRAINING)["train"]
+    assert [column.mean for column in train.columns] == [2.5, 20]
+    assert "which no value" not in capsys.readouterr().out
+
+
+def test_columns_at_the_end_without_a_name_are_left_out(file, run, capsys):
+    text = "a;b;label;;\n" + "1;2;x;;\n3;4;y;;\n" * 20
+    train = run(file("air.csv", text), **ALL_FOR_TRAINING)["train"]
+    assert [column.name for column in train.columns] == ["a", "b"]
+    assert "air.csv: left out 2 columns at the end of the rows without a name" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"has 3 values and the header has 2: .*, or remove a separator at the end of"):
+        run(file("ends.csv", "a,label\n" + "1,x,\n3,y,\n" * 20))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "is_named"),
+    [
+        (("987", "1.234", "12.345", "83.019"), True),
+        (("987", "1,234", "12,345", "83,019"), True),
+        (("1.234", "2.345", "3.456"), False),
+        (("987", "0.234", "0.345", "0.456"), False),
+        (("987", "1.5", "1.234", "2.345"), False),
+    ],
+)
+def test_points_that_may_separate_thousands_are_named(file, run, capsys, numbers, is_named):
+    rows = "".join(f"town {i};{numbers[i % len(numbers)]};{'ab'[i % 2]}\n" for i in range(40))
+    run(file("towns.csv", "town;people;label\n" + rows), **ALL_FOR_TRAINING)
+    assert ("points or commas separate thousands" in capsys.readouterr().out) == is_named
+
+
+def test_the_row_names_of_r_are_no_input(file, run):
+    rows = "".join(f'"{i}",{i % 7},"{"ab"[i % 2]}"\n' for i in range(1, 41))
+    train = run(file("r.csv", '"","x","label"\n' + rows), **ALL_FOR_TRAINING)["train"]
+    assert [column.name for column in train.columns] == ["x"]
+
+
+@pytest.mark.parametrize("blanks", [" ", " " * 200])
 def test_a_cell_of_blanks_is_empty(file, run, capsys, blanks):
     rows = "".join(f"{i}.5,{'ab'[i % 2]},{'yn'[i % 2]}\n" for i in range(40))
     train = run(file("telco.csv", f"charges,town,label\n{rows}{blanks},{blanks},y\n"), **ALL_FOR_TRAINING)["train"]

@@ -24,7 +24,7 @@ LONG = "".join(f"{i},a\n" for i in range(300_000))
         ("age,kind\n1,a\n\n2\n", "row 3 of data.csv has 1 values and the header has 2: put"),
         (
             "# of May\nage,kind\n1,a\n",
-            "row 2 of data.csv has 2 values and the header has 1: remove all lines above",
+            "rows 2, 3 of data.csv: each has 2 values and the header has 1: remove all lines above",
         ),
         ("age,kind\n1,a\n2,b,c\n", "row 3 of data.csv has 3 values and the header has 2"),
         ('age,kind,x\n1,"a\nb",1\n2,b\n', "row 3 of data.csv has 2 values and the header has 3"),
@@ -115,13 +115,13 @@ MANY = "".join(f"{i},{i},a\n" for i in range(9))
         ({"time_column": "t"}, MANY + "1,x,a\n", "but the column is the time_column and has numbers: correct it ("),
         (
             {"time_column": "t", "columns": {"t": "date"}},
-            "1,1 Jan 2024,a\n",
-            "no date of the form 2024-01-31 or 2024-01-31T12:00:00Z: correct it (",
+            "1,1 Januar 2024,a\n",
+            "no date of the form 2024-01-31 or 2024-01-31T12:00:00Z: correct it, or name its form, a format of strp",
         ),
         (
             {"time_column": "t"},
-            "1,1 Jan 2024,a\n",
-            "no date of the form 2024-01-31 or 2024-01-31T12:00:00Z: correct it (",
+            "1,1 Januar 2024,a\n",
+            "no date of the form 2024-01-31 or 2024-01-31T12:00:00Z: correct it, or name its form, a format of strp",
         ),
     ],
 )

@@ -208,6 +208,26 @@ def test_kept_texts_stay_as_they_are_written(file, run):
     assert column(run(file("data.csv", AMBIGUOUS), columns={"at": "date %d/%m/%Y"}, **options)).kind == "number"
 
 
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_may_tells_nothing_about_the_length_of_the_names_of_months(ending, file, run, monkeypatch):
+    monkeypatch.setattr(csv_files, "FIRST_BLOCK_BYTES", 2**10)
+    monkeypatch.setattr(csv_files, "BLOCK_BYTES", 2**10)
+    monkeypatch.setattr(json_table, "FIRST_BYTES", 2**10)
+    may = ["5 May 2018", "16  May 2018"] * 200
+    for name, late, form in (("a", "1 June 2018", "%d %B %Y"), ("b", "1 Jun 2018", "%d %b %Y")):
+        assert column(run(source_of(file, ending, [*may, late], name), name)).source_type == f"date {form}"
+    assert column(run(source_of(file, ending, may, "may"), "may")).source_type == "date %d %b %Y"
+    assert column(run(source_of(file, ending, [*may, "1 June 2018", "1 Jul 2018"], "c"), "c")).kind == "category"
+
+
+@pytest.mark.parametrize("options", [{"time_column": "at"}, {"columns": {"at": "date"}}])
+def test_dates_that_the_user_needs_with_years_of_two_digits_are_refused(options, file, run):
+    source = source_of(file, "csv", [*(written(day, "%d-%b-%y") for day in DAYS), ""])
+    message = "column 'at' has dates whose years have two digits, such as '01-Jan-18': set its kind in columns to 'date"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        run(source, **options)
+
+
 @pytest.mark.parametrize(
     ("form", "kinds"),
     [

@@ -27,7 +27,7 @@ WRITE = 'write plain numbers (1.5) in all rows of the source, and set task to "r
     ids=["many", "years", "powers", "negative", "and a text", "fractions", "commas", "percent", "dollars", "thousands"],
 )
 def test_quantities_that_become_classes_are_named(classes, beginning, advice):
-    line, *_ = label_warnings("y", Counter(classes))
+    (line,) = [line for line in label_warnings("y", Counter(classes)) if "has the class" not in line]
     assert line.startswith(f"label_column 'y' {beginning}")
     assert line.endswith(f"If they are quantities, {advice}")
 
@@ -59,7 +59,7 @@ def test_usual_classes_have_no_warning(classes):
 def test_a_class_that_may_mean_a_missing_label_is_named(classes, odd):
     line = label_warnings("y", Counter(classes))[-1]
     assert line.startswith(f"label_column 'y' has the class {odd!r} beside classes of another form")
-    assert f'{{"missing": ["{odd}"]}}' in line
+    assert 'set on_bad_row to "skip"' in line
 
 
 def test_spellings_of_one_class_are_named():

@@ -15,10 +15,11 @@ AMOUNTS = np.exp(RANDOM.normal(0, 2.5, 2000))
 COLUMN = Column("amount", "number", "float32")
 
 
-def scaled(numbers, column=COLUMN):
+def scaled(numbers, column=COLUMN, others=(), missing=0.0):
+    """Scale a column by a sample and other numbers, which the sample does not have."""
     moments, values = Moments(), np.array(numbers, np.float32)[:, np.newaxis]
-    moments.add(values)
-    (found,) = with_log_scales([column], {"amount": values}, {"amount": moments})
+    moments.add(np.concatenate([values, np.array(others, np.float32)[:, np.newaxis]]))
+    (found,) = with_log_scales([column], {"amount": values}, {"amount": moments}, {"amount": missing})
     return found
 
 
@@ -29,9 +30,8 @@ def scaled(numbers, column=COLUMN):
         -AMOUNTS * 1e-30,
         AMOUNTS * RANDOM.choice([-1, 1], 2000),
         [*AMOUNTS, np.nan, 0],
-        [*RANDOM.normal(50, 10, 300), 3e38],
     ],
-    ids=["positive", "negative and small", "both signs", "gaps", "one is far"],
+    ids=["positive", "negative and small", "both signs", "gaps"],
 )
 def test_numbers_of_several_powers_of_ten_get_a_unit(numbers):
     column, known = scaled(numbers), np.array(numbers, np.float32)
@@ -39,7 +39,7 @@ def test_numbers_of_several_powers_of_ten_get_a_unit(numbers):
     assert np.isfinite(logarithms).all()
     assert (column.log_mean, column.log_std) == (pytest.approx(logarithms.mean()), pytest.approx(logarithms.std()))
     quartiles = np.percentile(logarithms, [25, 75])
-    assert quartiles[1] - quartiles[0] > column.log_std / 50
+    assert quartiles[1] - quartiles[0] > column.log_std / 3
 
 
 @pytest.mark.parametrize(
@@ -58,6 +58,27 @@ def test_numbers_of_several_powers_of_ten_get_a_unit(numbers):
 )
 def test_other_numbers_have_none(numbers, column):
     assert scaled(numbers, column) == column
+
+
+@pytest.mark.parametrize(
+    ("numbers", "far"),
+    [
+        (RANDOM.normal(290, 3, 1000), 1e30),
+        (RANDOM.normal(52.5, 0.05, 1000), 99999),
+        (1.6e6 + RANDOM.integers(0, 3, 1000), 1e12),
+        (RANDOM.integers(1990, 2021, 1000), 1e6),
+    ],
+)
+def test_numbers_that_are_close_to_each_other_have_none_whether_or_not_the_sample_has_one_that_is_far(numbers, far):
+    assert scaled([*numbers, far]) == COLUMN
+    assert scaled(numbers, others=[far]) == COLUMN
+
+
+def test_numbers_that_stand_for_missing_ones_do_not_count():
+    numbers, column = RANDOM.integers(0, 100, 200).astype(float), replace(COLUMN, fill=50.0)
+    numbers[:96] = 50
+    assert scaled(numbers, column, missing=0.48) == column
+    assert scaled([*AMOUNTS, *[1.0] * 1000], replace(COLUMN, fill=1.0), missing=1 / 3).log_unit
 
 
 def test_the_manifest_has_the_unit_and_like_keeps_it(file, run, tmp_path, capsys):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from kfp_distributed.storage.dataset import Column, DatasetManifest, Label
-from kfp_distributed.trainers.architecture import end_if_other_data, keep_target, record_data
+from kfp_distributed.trainers.architecture import end_if_other_data, keep_scales, record_data
 
 AGE = Column("age", "number", "float32", mean=2.5, std=1.5)
 SERIES = Column("series", "tensor", "float32", (2,), mean=(1.0, 2.0), std=(3.0, 3.0))
@@ -60,25 +60,25 @@ def manifest_of(label):
 )
 def test_a_checkpoint_of_another_task_is_refused(saved, now, tasks):
     with pytest.raises(SystemExit, match=f"was made for the task {tasks}"):
-        keep_target(record_data(manifest_of(saved)), manifest_of(now), leads=True)
+        keep_scales(record_data(manifest_of(saved)), manifest_of(now), leads=True)
 
 
 def test_a_checkpoint_without_a_task_is_of_a_classification():
     data = json.loads(record_data(manifest_of(CLASSES)))
     earlier = json.dumps({key: data[key] for key in ("columns", "classes")})
-    assert keep_target(earlier, manifest_of(CLASSES), leads=True) == manifest_of(CLASSES)
+    assert keep_scales(earlier, manifest_of(CLASSES), leads=True) == manifest_of(CLASSES)
     with pytest.raises(SystemExit, match="'classification', now 'regression'"):
-        keep_target(earlier, manifest_of(PRICE), leads=True)
+        keep_scales(earlier, manifest_of(PRICE), leads=True)
 
 
 @pytest.mark.parametrize("leads", [True, False])
 def test_numbers_to_predict_keep_the_scale_of_the_checkpoint(capsys, leads):
     other = manifest_of(replace(PRICE, mean=7.0, std=3.0))
-    assert keep_target(record_data(manifest_of(PRICE)), other, leads) == manifest_of(PRICE)
+    assert keep_scales(record_data(manifest_of(PRICE)), other, leads) == manifest_of(PRICE)
     line = capsys.readouterr().out
     assert [number in line for number in ("100", "7", "20", "3")] == [leads] * 4
-    assert keep_target(record_data(manifest_of(PRICE)), manifest_of(PRICE), leads) == manifest_of(PRICE)
-    assert keep_target("", other, leads) == other
+    assert keep_scales(record_data(manifest_of(PRICE)), manifest_of(PRICE), leads) == manifest_of(PRICE)
+    assert keep_scales("", other, leads) == other
     assert capsys.readouterr().out == ""
 
 
@@ -88,11 +88,11 @@ LOG = replace(AGE, log_unit=0.5, log_mean=7.0, log_std=8.0)
 @pytest.mark.parametrize(("before", "now", "line"), [(AGE, LOG, "are not scaled"), (LOG, AGE, "stay scaled")])
 def test_a_column_keeps_whether_its_logarithms_are_scaled(before, now, line, capsys):
     saved, new = (replace(manifest_of(CLASSES), columns=(column,)) for column in (before, now))
-    kept = keep_target(record_data(saved), new, leads=True)
+    kept = keep_scales(record_data(saved), new, leads=True)
     assert f"numbers of age {line} by logarithms" in capsys.readouterr().out
     assert [column.log_unit for column in kept.columns] == [before.log_unit]
     assert end_if_other_data(record_data(saved), record_data(kept)) == ""
-    assert keep_target(record_data(saved), saved, leads=True) == saved
+    assert keep_scales(record_data(saved), saved, leads=True) == saved
 
 
 def test_other_logarithms_are_named():
@@ -106,7 +106,7 @@ def test_a_checkpoint_of_a_version_without_logarithms():
         {key: value for key, value in column.items() if "log" not in key} for column in earlier["columns"]
     ]
     new = replace(manifest_of(CLASSES), columns=(LOG,))
-    kept = keep_target(json.dumps(earlier), new, leads=False)
+    kept = keep_scales(json.dumps(earlier), new, leads=False)
     assert kept.columns[0].log_unit is None
     assert end_if_other_data(json.dumps(earlier), record_data(kept)) == ""
 
@@ -115,8 +115,8 @@ def test_another_mean_is_reported_whatever_its_size(capsys):
     """The means of times differ by far less than their size."""
     for mean, moved, std in ((1.7e9, 1.7e9 + 20, 15.0), (2e-49, 3e-49, 1e-49)):
         saved, new = (manifest_of(Label("time", (), "regression", value, std)) for value in (mean, moved))
-        assert keep_target(record_data(saved), new, leads=True) == saved
+        assert keep_scales(record_data(saved), new, leads=True) == saved
         line = capsys.readouterr().out
         assert f"time keeps its mean {mean:.10g} (of the new data {moved:.10g})" in line
-        keep_target(record_data(saved), saved, leads=True)
+        keep_scales(record_data(saved), saved, leads=True)
         assert not capsys.readouterr().out

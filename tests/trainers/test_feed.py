@@ -133,6 +133,14 @@ def test_a_gap_is_filled_with_the_number_of_the_manifest_or_the_mean(dataset):
     assert (values.tolist(), values.dtype) == ([0, 0, 10, 20, 4, 4], np.float32)
 
 
+@pytest.mark.parametrize(("log_mean", "expected"), [(2.0, 0.5 * (np.e**2 - 1)), (-2.0, -0.5 * (np.e**2 - 1)), (0.0, 0)])
+def test_a_gap_of_a_column_of_logarithms_is_scaled_to_0(dataset, log_mean, expected):
+    column = Column("amount", "number", "float32", mean=1e6, std=1e9, log_unit=0.5, log_mean=log_mean, log_std=3.0)
+    manifest = replace(dataset[1], columns=(column,))
+    assert fills(manifest).tolist() == pytest.approx([expected])
+    assert fills(replace(manifest, columns=(replace(column, fill=4.0),))).tolist() == [4]
+
+
 NUMBER = Label("price", (), "regression", 1e9, 0.5)
 NO_LABEL = Label("", task="none")
 

@@ -60,9 +60,13 @@ def scaling(manifest: DatasetManifest) -> Scaling:
 def fills(manifest: DatasetManifest) -> NDArray[np.float32]:
     """Return the number that stands for NaN in each value of a row, [width]: `fill` of the column, or else the mean.
 
-    The mean of a category is 0, the index of a missing value.
+    The mean of a category is 0, the index of a missing value. That of a column whose logarithms are scaled is the
+    number whose logarithm is `log_mean`.
     """
-    values = mean_and_std(manifest)[0]
+    _, _, _, units = scales = scaling(manifest)
+    with np.errstate(over="ignore"):
+        means = np.sign(scales.mean) * units * np.expm1(np.abs(scales.mean))
+    values = np.where(units > 0, np.nan_to_num(means), mean_and_std(manifest)[0])
     own = [
         np.full(math.prod(column.shape), np.nan if column.fill is None else column.fill) for column in manifest.columns
     ]
