@@ -53,7 +53,11 @@ def input_names(
     if nul := [name for name in inputs if "\0" in name]:
         problem = f"the column {nul[0]!r} has a NUL character in its name"
     elif missing:
-        problem = f"there is no column {' or '.join(_with_similar(name, names) for name in sorted(missing))}"
+        similar = {name: _similar(name, names) for name in sorted(missing)}
+        shown = [f"{name!r} (do you mean {other!r}?)" if other else repr(name) for name, other in similar.items()]
+        problem = f"there is no column {' or '.join(shown)}"
+        # A name that was written in another way is one of a header.
+        advice = "" if any(similar.values()) else advice
     elif duplicates:
         problem = f"the column {duplicates[0]!r} occurs {counts[duplicates[0]]} times"
         advice = "Rename or remove all but one, or name it in drop_columns"
@@ -72,12 +76,12 @@ def input_names(
     raise ColumnsMissing(message, sorted(missing), where, names) if missing and not nul else ValueError(message)
 
 
-def _with_similar(name: str, names: Sequence[str]) -> str:
-    """Return the name of a missing column for an error, with the most similar one of the file."""
+def _similar(name: str, names: Sequence[str]) -> str:
+    """Return the name of a file's column that is most similar to a missing one; "" if none is similar."""
     folded = {other.strip().casefold(): other for other in names}
     similar = get_close_matches(name.strip().casefold(), folded, 1, cutoff=0.75)
     # The names of a file without names are no words.
-    return f"{name!r} (do you mean {folded[similar[0]]!r}?)" if similar and "column_" not in similar[0] else repr(name)
+    return folded[similar[0]] if similar and "column_" not in similar[0] else ""
 
 
 def check_names(names: Sequence[str], used: Sequence[str], first: str) -> None:

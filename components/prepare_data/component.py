@@ -85,9 +85,10 @@ def prepare_data(
             values: "refuse" (an error) and "drop" (leave their rows out; the overview has their number). Default:
             "refuse".
         csv_format: How CSV files are written: "separator", "decimal" ("." or ","), "encoding", "header" (whether the
-            first row has the names; else the columns are column_1, column_2, ...) and "missing" (more texts that stand
-            for a missing value). Example: {"separator": ";", "decimal": ",", "encoding": "latin-1", "missing": ["?"]}.
-            Default: {}, which means UTF-8 and a header. Separator and decimal commas are found by the first rows.
+            first row has the names; else the columns are column_1, column_2, ...), "missing" (more texts that stand
+            for a missing value) and "usual_missing" (whether NA, None and others do). Example: {"separator": ";",
+            "decimal": ",", "encoding": "latin-1", "missing": ["?"]}. Default: {}, which means UTF-8 and a header.
+            Separator and decimal commas are found by the first rows.
         image_size: Size to which all images are scaled, as WIDTHxHEIGHT in pixels. Example: "28x28". Default: empty,
             which means the size of the first image by name.
         like: Folder of a dataset of an earlier run, whose columns, vocabularies, classes and statistics are applied to

@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -45,9 +46,10 @@ def detect_format(start: bytes, csv_format: CsvFormat, *, may_be_blanks: bool) -
     # The last line may be incomplete.
     rows = [row for row in start[: start.rfind(b"\n") + 1 or None].splitlines() if row.strip()]
     if rows and (excel := re.fullmatch(rb'"?sep=([^"])"?\s*', rows[0])):
+        is_set = "separator" in csv_format.given
         raise ValueError(
-            f"its first line {rows[0].decode()!r} tells Excel the separator and has no names: remove the line, and set "
-            f'csv_format to {{"separator": {json.dumps(excel[1].decode())}}}'
+            f"its first line {rows[0].decode()!r} tells Excel the separator and has no names: remove the line"
+            + ("" if is_set else f', and set csv_format to {{"separator": {json.dumps(excel[1].decode())}}}')
         )
     if csv_format.separator == " ":
         csv_format = replace(csv_format, separator="\t", blanks="separate")
@@ -95,6 +97,44 @@ def _separator(rows: Sequence[bytes], usual: str, *, may_be_blanks: bool) -> str
     return found[1].decode() if found and usual.encode() not in plain[0] else usual
 
 
+class _Comparison(NamedTuple):
+    """The first value of a column beside those below.
+
+    Attributes:
+        occurs: Whether it occurs below, where values occur again.
+        form: Form of the values below, see `_form_of`.
+        own_form: Its own.
+        are_few: Whether the values below occur twice or more on average.
+        name: The value.
+    """
+
+    occurs: bool
+    form: str
+    own_form: str
+    are_few: bool
+    name: str
+
+    @property
+    def is_name(self) -> bool:
+        """Whether the column says that the first row has names."""
+        return not self.occurs and (self.form != self.own_form if self.form else self.are_few)
+
+
+def _compared(rows: pa.RecordBatch) -> list[_Comparison]:
+    found = []
+    for column in rows.columns:
+        values = column[1:].drop_null()
+        if not column[0].is_valid or not len(values):
+            continue
+        name, values = (number_names(texts, of_any_form=True) for texts in (column[:1], values))
+        different = values.unique()
+        # A text that occurs once more tells nothing where no text below occurs again, as in a list of words.
+        occurs = bool(pc.is_in(name, different)[0].as_py()) and len(different) < len(values)
+        are_few = 2 * len(different) <= len(values)
+        found.append(_Comparison(occurs, _form_of(values), _form_of(name), are_few, name[0].as_py()))
+    return found
+
+
 def check_header(rows: pa.RecordBatch) -> None:
     """Check that the first row of a file has names.
 
@@ -108,31 +148,44 @@ def check_header(rows: pa.RecordBatch) -> None:
     Raises:
         ValueError: The first row looks like data.
     """
-    numbers: list[float] = []
-    again = False
-    for column in rows.columns:
-        values = column[1:].drop_null()
-        if not column[0].is_valid or not len(values):
-            continue
-        name, values = (number_names(texts, of_any_form=True) for texts in (column[:1], values))
-        different = values.unique()
-        # A text that occurs once more tells nothing where no text below occurs again, as in a list of words.
-        occurs = bool(pc.is_in(name, different)[0].as_py()) and len(different) < len(values)
-        form, form_of_name = _form_of(values), _form_of(name)
-        if not occurs and (form != form_of_name if form else 2 * len(different) <= len(values)):
-            return
-        again = again or occurs or (form != "number" and form != "" and form == form_of_name)
-        if form == form_of_name == "number":
-            numbers.append(float(name[0].as_py()))
+    columns = _compared(rows)
+    if any(column.is_name for column in columns):
+        return
+    again = any(column.occurs or column.form == column.own_form not in ("number", "") for column in columns)
+    numbers = [float(column.name) for column in columns if column.form == column.own_form == "number"]
     if not (again or numbers) or _is_sequence(numbers):
         return
-    cells = [column[0].as_py() for column in rows.columns[:_SHOWN]]
-    shown = json.dumps(cells, ensure_ascii=False)[1:-1] + ", …" * (rows.num_columns > _SHOWN)
     raise ValueError(
-        f"its first row looks like data and not like the names of columns: {shown}. If it is data, set csv_format to "
-        '{"header": false}: the columns are then column_1, column_2, … (also for label_column). If it has the names, '
-        'set csv_format to {"header": true}'
+        f"its first row looks like data and not like the names of columns: {_shown(rows)}. If it is data, set "
+        'csv_format to {"header": false}: the columns are then column_1, column_2, … (also for label_column). If it '
+        'has the names, set csv_format to {"header": true}'
     )
+
+
+def check_no_header(rows: pa.RecordBatch) -> None:
+    """Check that the first row of a file, which is data as the user says, does not have names.
+
+    It has names if it has texts above all columns of numbers or dates, and no value that occurs again below.
+
+    Args:
+        rows: The first rows as texts.
+
+    Raises:
+        ValueError: The first row has names.
+    """
+    columns = _compared(rows)
+    formed = [column for column in columns if column.form]
+    are_names = bool(formed) and all(column.is_name and not column.own_form for column in formed)
+    if are_names and not any(column.occurs for column in columns):
+        raise ValueError(
+            f'its first row has the names of columns: {_shown(rows)}. Leave "header": false out of csv_format'
+        )
+
+
+def _shown(rows: pa.RecordBatch) -> str:
+    cells = [column[0].as_py() for column in rows.columns[:_SHOWN]]
+    shown = json.dumps(cells, ensure_ascii=False)[1:-1]
+    return f"{shown}, …" if rows.num_columns > _SHOWN else shown
 
 
 def _form_of(texts: pa.StringArray) -> str:

@@ -27,6 +27,7 @@ _SIGNATURES = {
     rb"PAR1[\0-\x1f]": "is a Parquet file: name it .parquet",
     rb"(?i)\s*<(!doctype|html|\?xml)": "is a web page or XML: give the address of the file itself",
     rb'\s*(\{"|\[\s*[\[{])': "is JSON: name it .jsonl if it has one object in each line, else write it as Parquet",
+    rb"(?i)\s*(%[^\n]*\n\s*)*@relation\s": "is ARFF: replace the lines up to @data by one of column names",
     rb"\s*\Z": "is empty: it needs a header and rows",
     rb"\xff\xfe|\xfe\xff|[^\n]*\0": f"is UTF-16 text or a binary file: {TO_UTF8}",
 }
@@ -55,8 +56,9 @@ class CsvFormat:
         decimal: Character between the whole part and the fraction of a number, "." or ",".
         encoding: Encoding of the text, by one of Python's names. A byte order mark is no part of the text.
         header: Whether the first row has the names of the columns. Without it they are "column_1", "column_2", ....
-        missing: More texts that stand for a missing value, such as "?". Empty texts, blanks and the usual ones, such
-            as "NA", "null" and "nan", stand for one in any case.
+        missing: More texts that stand for a missing value, such as "?". Empty texts and blanks stand for one in any
+            case.
+        usual_missing: Whether the usual texts, such as "NA", "null" and "nan", stand for a missing value, too.
         given: Names of the attributes that the user has set. The others may be found by the first rows of a file.
         has_carriage_returns: Whether carriage returns alone end the rows.
         blanks: "skip": blanks around values are no part of them. "separate": blanks separate the columns.
@@ -67,6 +69,7 @@ class CsvFormat:
     encoding: str = "utf-8"
     header: bool = True
     missing: tuple[str, ...] = ()
+    usual_missing: bool = True
     given: frozenset[str] = frozenset()
     has_carriage_returns: bool = False
     blanks: Literal["", "skip", "separate"] = ""
@@ -79,7 +82,8 @@ class CsvFormat:
     @property
     def null_values(self) -> list[str]:
         """Texts that stand for a missing value."""
-        return [*pa_csv.ConvertOptions().null_values, *_BLANKS, *_MORE_NULL_VALUES, *self.missing]
+        usual = [*pa_csv.ConvertOptions().null_values, *_MORE_NULL_VALUES] if self.usual_missing else [""]
+        return [*usual, *_BLANKS, *self.missing]
 
 
 class Readable(Protocol):
@@ -102,6 +106,7 @@ def parse_csv_format(values: Mapping[str, Any]) -> CsvFormat:
             "encoding": isinstance(value, str) and _is_encoding(value),
             "header": isinstance(value, bool),
             "missing": isinstance(value, list | tuple) and all(isinstance(text, str) for text in value),
+            "usual_missing": isinstance(value, bool),
         }
         if key not in allowed:
             raise ValueError(f"csv_format has the key {key!r}: allowed are {', '.join(_ALLOWED)}")
@@ -121,6 +126,7 @@ _ALLOWED = {
     "encoding": 'one that Python knows, such as "utf-8", "latin-1" or "utf-16"',
     "header": "true or false",
     "missing": 'a list of texts, such as ["?", "-"]',
+    "usual_missing": "true or false",
 }
 
 
@@ -129,6 +135,25 @@ def _is_encoding(name: str) -> bool:
         return codecs.lookup(name)._is_text_encoding
     except LookupError:
         return False
+
+
+def utf8_line(start: bytes, encoding: str) -> str:
+    """Return a line if a text that was read in another encoding is one of UTF-8; "" if it is not.
+
+    Args:
+        start: The beginning of the text, as UTF-8.
+        encoding: The encoding in which it was read.
+    """
+    text = start.decode(errors="ignore")
+    if text.isascii() or codecs.lookup(encoding).name.startswith("utf"):
+        return ""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(text.encode(encoding))
+    except UnicodeError:
+        return ""
+    shown = re.findall(r"[^\x00-\x7f]+", text)[0]
+    right = shown.encode(encoding).decode(errors="ignore")
+    return f"it is UTF-8, so that {right!r} is read as {shown!r}: leave the encoding {encoding!r} out of csv_format"
 
 
 def check_start(start: bytes, csv_format: CsvFormat) -> None:
@@ -146,6 +171,11 @@ def check_start(start: bytes, csv_format: CsvFormat) -> None:
     rows = start if "separator" in csv_format.given else header
     if separator not in rows and (other := re.match(rb"[^,;\t|]*([,;\t|])", header)):
         found = other[1].decode()
+        if "separator" not in csv_format.given:
+            raise ValueError(
+                f"its columns are separated by {found!r}, and those of the first file by {csv_format.separator!r}: "
+                "write all files in one way"
+            )
         # Only files with semicolons usually have decimal commas.
         decimal = ', with "decimal": "," for numbers like 1,5' if found == ";" else ""
         also = ', "decimal": "."' if found == csv_format.decimal else ""

@@ -20,7 +20,7 @@ from kfp_distributed.components.prepare_data.column_kinds import (
     lines_about_codes,
     lines_about_thousands,
 )
-from kfp_distributed.components.prepare_data.csv_detection import check_header, detect_format
+from kfp_distributed.components.prepare_data.csv_detection import check_header, check_no_header, detect_format
 from kfp_distributed.components.prepare_data.csv_files import (
     DIGITS,
     KEPT_DIGITS,
@@ -30,9 +30,14 @@ from kfp_distributed.components.prepare_data.csv_files import (
     numbers_are_integers,
     read_csv,
 )
-from kfp_distributed.components.prepare_data.csv_format import CsvFormat
+from kfp_distributed.components.prepare_data.csv_format import CsvFormat, utf8_line
 from kfp_distributed.components.prepare_data.csv_quotes import rows_in_quotes
-from kfp_distributed.components.prepare_data.date_columns import DateForms, find_forms, open_dates
+from kfp_distributed.components.prepare_data.date_columns import (
+    DateForms,
+    find_forms,
+    lines_about_plain_days,
+    open_dates,
+)
 from kfp_distributed.components.prepare_data.dates import are_dates
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.reading import Reject, Rows, ignore, readable, reading
@@ -192,6 +197,8 @@ class CsvTable:
         dates = [name for name in guessed if name in inputs and found[name] == "date" and task != "none"]
         notes = [*self._notes, *lines_about_codes(codes), *forms.lines(dates, self._format.missing)]
         notes += lines_about_thousands({name: first[name] for name in first if found.get(name) == "number"})
+        if task != "none":
+            notes += lines_about_plain_days({name: first[name] for name in inputs if found.get(name) == "digits"})
         times = time_type([read_types[time]] if time else [])
         return Chosen(tuple(columns), types, read_types, notes, times, forms.form(time))
 
@@ -251,11 +258,13 @@ def _detected(files: Sequence[SourcePath], options: Options) -> tuple[CsvFormat,
                 continue
             found, lines = detect_format(start, given, may_be_blanks=ending(file) != ".csv")
             # The columns of the first source or of a model are known by their names.
-            if given.header and "header" not in given.given and not options.inputs:
+            if not (given.header and "header" in given.given) and not options.inputs:
                 as_data = read_csv(whole_file(file), {}, ignore, replace(found, header=False))
                 for rows, _ in as_data:
-                    check_header(_with_points(rows, rows.schema.names, found))
+                    check = check_header if given.header else check_no_header
+                    check(_with_points(rows, rows.schema.names, found))
                     break
+            lines += filter(None, [utf8_line(start, given.encoding)])
             return found, [f"{file.name}: {line}" for line in lines]
     return given, []
 

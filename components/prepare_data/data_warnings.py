@@ -13,6 +13,7 @@ from kfp_distributed.components.prepare_data.leakage import SUSPICIOUS_REDUCTION
 from kfp_distributed.components.prepare_data.precision import Precision
 from kfp_distributed.components.prepare_data.profile import MAXIMUM_FEATURES, has_common_statistics
 from kfp_distributed.components.prepare_data.row_numbers import INDEX_NAMES, WholeNumbers
+from kfp_distributed.components.prepare_data.spelled_values import FINITE
 from kfp_distributed.components.prepare_data.vocabulary import Unseen
 from kfp_distributed.storage.dataset import Column
 
@@ -39,8 +40,9 @@ EXAMPLE_LENGTH = 30
 # and no ordinal, such as 1st. Leading zeros make a code, which is a text.
 _TEXT_NUMBER = (
     r"(?!\s*0\d+\s*$|\s*\d*(?:1st|2nd|3rd|\dth)\s*$)"
-    r"\s*[-+]?[$€£¥]?\s?\d+([.,' \u00a0]\d{3})*([.,]\d+)?\s?([%$€£¥]|[^\W\d_]{1,12})?\s*"
+    r"\s*[-+\u2212]?[$€£¥]?\s?\d+([.,' \u00a0]\d{3})*([.,]\d+)?\s?([%$€£¥]|[^\W\d_]{1,12})?\s*"
 )
+_COMMA_NUMBER = r"\s*[-+]?\d+(,\d+)?\s*"
 
 
 @dataclass
@@ -195,8 +197,7 @@ def _warnings_of_column(name: str, counts: ColumnCounts, rows: int, *, is_filled
     if numbers := () if counts.is_declared else text_numbers(counts.values):
         lines.append(
             f"column {name!r} has numbers in text form, such as {numbers[0][:EXAMPLE_LENGTH]!r}, and becomes a "
-            f"category of {len(counts.values):,} values. If they are quantities, write them in the source as "
-            "plain numbers (1.5)"
+            f"category of {len(counts.values):,} values. If they are quantities, {_number_advice(name, numbers)}"
         )
     elif len(counts.values) >= max(_MINIMUM_DISTINCT, _DISTINCT_SHARE * present):
         lines.append(
@@ -286,6 +287,16 @@ def text_numbers(rows: Mapping[str, int]) -> list[str]:
         return []
     numbers = [value for value in rows if re.fullmatch(_TEXT_NUMBER, value)]
     return numbers if sum(map(rows.__getitem__, numbers)) >= _NUMBER_SHARE * sum(rows.values()) else []
+
+
+def _number_advice(name: str, numbers: Sequence[str]) -> str:
+    """Return how texts that are numbers are read as such."""
+    if all(re.fullmatch(rf"\s*{FINITE}\s*", number) for number in numbers):
+        return f'set columns to {{{name!r}: "number"}}'
+    plain = "write them in the source as plain numbers (1.5)"
+    if any("," in number for number in numbers) and all(re.fullmatch(_COMMA_NUMBER, number) for number in numbers):
+        return f'{plain}, or for CSV files set csv_format to {{"decimal": ","}} if their commas are decimal ones'
+    return plain
 
 
 def text_form(text: str) -> str:

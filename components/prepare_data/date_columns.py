@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from kfp_distributed.components.prepare_data.data_warnings import bounded
 from kfp_distributed.components.prepare_data.dates import (
     ISO,
+    are_plain_days,
     date_kind,
     family_of,
     form_of,
@@ -91,7 +92,23 @@ class DateForms:
 def _choices(text: str, forms: Sequence[str]) -> str:
     """Return how to say of which form a text is."""
     choices = " or ".join(f"{date_kind(form)!r} ({iso_text(text, form)})" for form in forms)
-    return f"set its kind in columns to {choices}"
+    return f"set its kind in columns to {choices}. %y reads 69 as 1969, and 68 as 2068"
+
+
+def lines_about_plain_days(first: Mapping[str, pa.StringArray]) -> list[str]:
+    """Return one line for each column of whole numbers that may be dates, such as 20181015.
+
+    Args:
+        first: The first values of each column of whole numbers.
+    """
+    return bounded(
+        [
+            f"column {name!r} has whole numbers such as {texts[0].as_py().strip()}, which may be dates. If they are, "
+            f'set columns to {{{name!r}: "date %Y%m%d"}}'
+            for name, texts in first.items()
+            if are_plain_days(texts)
+        ]
+    )
 
 
 def open_dates(options: Options) -> list[str]:

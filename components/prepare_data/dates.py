@@ -19,6 +19,9 @@ _FAMILIES: tuple[tuple[str, ...], ...] = (
     ("%Y.%m.%d",),
     ("%Y-%m",),
     ("%Y/%m",),
+    ("%m/%Y",),
+    ("%m-%Y",),
+    *((f"%b{sign}%Y", f"%B{sign}%Y") for sign in "- /"),
     *((f"%d{sign}%m{sign}%Y", f"%m{sign}%d{sign}%Y") for sign in "/.-"),
     *((f"%d{sign}%b{sign}%Y", f"%d{sign}%B{sign}%Y") for sign in "- /"),
     *((f"%b %d{sign} %Y", f"%B %d{sign} %Y") for sign in (",", "")),
@@ -30,7 +33,7 @@ _SHORT_FORMS = [
     f"{first}{sign}{second}{sign}{third}"
     for sign in "/.- "
     for first, second, third in (("%d", "%m", "%y"), ("%m", "%d", "%y"), ("%y", "%m", "%d"), ("%d", "%b", "%y"))
-]
+] + [f"{first}{sign}{second}" for sign in "- /" for first, second in (("%b", "%y"), ("%y", "%b"))]
 """Forms whose years have two digits. They are not read without a word of the user: what is the century?"""
 
 _NAMES = [datetime(2000, month, 1, tzinfo=UTC).strftime("%B") for month in range(1, 13)]
@@ -46,16 +49,19 @@ _PARTS = {
 # Numbers of orders and their items, and of versions, look like other years and months.
 _YEARS = {"%Y": r"(1[5-9]|2[01])\d{2}"}
 _MONTHS = _YEARS | {"%m": r"(0[1-9]|1[0-2])"}
-_TIME = r"(\d{1,2})(:\d{2}(?::\d{2}(?:[.,]\d{1,9})?)?)\s*([AaPp][Mm])?\s*(Z|[+-]\d{2}:\d{2})?"
+_TIME = r"(\d{1,2})(:\d{2}(?::\d{2}(?:[.,]\d{1,9})?)?)\s*([AaPp][Mm])?\s*(Z|UTC|GMT|[+-]\d{2}:?\d{2})?"
 _TIME_AT_END = re.compile(rf"[T\s]\s*{_TIME}$")
 _MAY_BE_DATE = rf"^\s*(\d{{1,4}}[-/.]\d|(\d{{1,2}}[- /])?{_PARTS['%b']}[a-zA-Z]{{0,6}}[- /]\d)"
+_UTC = re.compile("UTC|GMT|Z")
+# Whole numbers that are days, such as 20181015.
+_PLAIN_DAY = r"^\s*(1[5-9]|2[01])\d{2}(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])\s*$"
 _TIME_DIRECTIVES = re.compile("%[HIMSpfzXcT]")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECONDS_OF_A_DAY = 86_400 * 10**6
 
 
 def _pattern(form: str) -> str:
-    parts = _PARTS | (_MONTHS if "%d" not in form else _YEARS if form != ISO else {})
+    parts = _PARTS | (_MONTHS if form[:2] == "%Y" and "%d" not in form else _YEARS if form != ISO else {})
     day = re.sub(r"%\w|\.", lambda part: parts[part[0]], form).replace(" ", " +")
     if form == ISO:
         # A number that is no month or day in this usual form is a mistake.
@@ -103,6 +109,11 @@ def short_forms(texts: pa.StringArray) -> list[str]:
     """Return the forms with a year of two digits that most texts have."""
     matches = {form: pc.match_substring_regex(texts, _PATTERNS[form]).true_count for form in _SHORT_FORMS}
     return [form for form, count in matches.items() if 2 * count > len(texts) and count == max(matches.values())]
+
+
+def are_plain_days(texts: pa.StringArray) -> bool:
+    """Return whether there are texts, and all are whole numbers such as 20181015, whose digits are those of a day."""
+    return len(texts) > 0 and bool(pc.all(pc.match_substring_regex(texts, _PLAIN_DAY)).as_py())
 
 
 def is_form(form: str) -> bool:
@@ -183,7 +194,7 @@ def _time(text: str, form: str) -> datetime:
     """
     if form == ISO:
         try:
-            return datetime.fromisoformat(text.replace("Z", "+00:00"))
+            return datetime.fromisoformat(_UTC.sub("+00:00", text))
         except ValueError:
             pass
     elif _TIME_DIRECTIVES.search(form):
@@ -198,7 +209,7 @@ def _time(text: str, form: str) -> datetime:
             raise ValueError(text)
         hours = hours % 12 + 12 * (half.upper() == "PM")
     day = _day(text[: found.start()].rstrip(), form).date()
-    return datetime.fromisoformat(f"{day}T{hours:02}{rest}{(zone or '').replace('Z', '+00:00')}")
+    return datetime.fromisoformat(f"{day}T{hours:02}{rest}{_UTC.sub('+00:00', zone or '')}")
 
 
 @lru_cache(2**16)

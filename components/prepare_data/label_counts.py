@@ -23,7 +23,10 @@ MAXIMUM_CLASSES = 65_536
 # Labels with more different whole numbers are quantities, unless the task says that they are classes.
 _CLASS_NUMBERS = 100
 
-_MISSING = "is missing (in CSV files, texts such as NA and None mean that, too): fill it in, or leave the row out"
+_MISSING = (
+    "is missing (in CSV files, texts such as NA and None mean that, too, unless usual_missing of csv_format is false): "
+    "fill it in, or leave the row out"
+)
 
 _SMALLEST_RANGE = 1e-150
 """The squares of smaller differences lose digits as 64-bit floats, or become 0."""
@@ -169,6 +172,12 @@ class LabelCounts:
             class_rows[name] += rows[text]
         if drops_rare and not like:
             class_rows = Counter({name: count for name, count in class_rows.items() if count > 1})
+            if not class_rows:
+                raise ValueError(
+                    f"each of the {len(names):,} values of label_column {self._name!r} has one row: rare_classes "
+                    '"drop" leaves out all of them. Name another label_column'
+                    + (f", or {advice}" if (advice := regression_advice(rows)) else "")
+                )
         classes = like.label.classes if like else order_classes(class_rows, self._name)
         indices = {name: index for index, name in enumerate(classes)}
         spelled = {text: indices[name] for text, name in names.items() if name in indices}

@@ -104,10 +104,9 @@ def open_source(
         if not images or not TABLES.isdisjoint(types | {image.suffix.lower() for image in images}):
             ignored = (entry for entry in left_out if entry.reason != "no class")
             raise ValueError(
-                f"source {path.name} has {', '.join(sorted(types)) or 'no files'}: it must be .csv, .tsv, .parquet, "
-                ".arrow or .jsonl files (all of one kind, in one folder), one .npz file, or a folder with a folder of "
-                "images "
-                "for " + "; ".join(["each class", *lines_about_files(ignored)])
+                f"source {path.name} has {', '.join(sorted(types)) or 'no files'}: it must be .csv, .tsv, .txt, .data, "
+                ".parquet, .arrow or .jsonl files (all of one kind, in one folder), one .npz file, or a folder with a "
+                "folder of images for " + "; ".join(["each class", *lines_about_files(ignored)])
             )
         labels = np.array([image.parent.name for image in images])
         pixels = Images(images, IMAGE, options.image_size, options.image_shapes.get(IMAGE))

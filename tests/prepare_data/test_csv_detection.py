@@ -173,6 +173,9 @@ def test_a_file_without_a_header_loses_no_row(file, run):
     source = file("adult.csv", "39, State-gov, <=50K\n50, Private, >50K\n38, Private, <=50K\n" * 10)
     with pytest.raises(ValueError, match=re.escape("adult.csv cannot be read: its first row looks like data and not")):
         run(source, label_column="<=50K")
+    names = file("named.csv", "age,sector,pay\n" + source.read_text())
+    with pytest.raises(ValueError, match=re.escape('its first row has the names of columns: "age", "sector", "pay"')):
+        run(names, csv_format=parse_csv_format({"header": False}), label_column="column_3")
     for header, rows in ((False, 30), (True, 29)):
         label = "<=50K" if header else "column_3"
         options = {"csv_format": parse_csv_format({"header": header}), "label_column": label}
@@ -190,6 +193,36 @@ def test_decimal_commas_above_decimal_commas_are_no_names(file, run):
 def test_a_line_for_excel_is_refused(file, run):
     with pytest.raises(ValueError, match="'sep=;' tells Excel the separator and has no names: remove the line"):
         run(file("excel.csv", "sep=;\nx;label\n" + "1;a\n2;b\n" * 9))
+    with pytest.raises(ValueError, match=r"remove the line\Z"):
+        run(file("excel.csv", "sep=;\nx;label\n1;a\n2;b\n"), csv_format=parse_csv_format({"separator": ";"}))
+
+
+def test_the_files_of_a_source_have_one_separator(file, run):
+    file("data/a.csv", "x;label\n1;a\n2;b\n")
+    second = file("data/b.csv", "x,label\n1,a\n2,b\n")
+    with pytest.raises(
+        ValueError, match=r"b\.csv cannot be read: its columns are separated by ',', and those of the f"
+    ):
+        run(second.parent)
+
+
+def test_utf8_that_is_read_in_another_encoding_is_named(file, run, capsys):
+    text, line = "town,label\nKöln,a\nUlm,b\n" * 1 + "Köln,a\nUlm,b\n" * 10, "it is UTF-8, so that 'ö' is read as"
+    for encoding, is_named in (("utf-8", True), ("cp1252", False), ("shift_jis", False)):
+        written = text.replace("ö", "日") if encoding == "shift_jis" else text
+        reading = "cp1252" if encoding == "utf-8" else encoding
+        source = file(f"{encoding}.csv", written.encode(encoding))
+        run(source, encoding, csv_format=parse_csv_format({"encoding": reading}))
+        assert (line in capsys.readouterr().out) == is_named
+
+
+def test_usual_texts_for_missing_values_can_be_values(file, run):
+    source = file("data.csv", "country,x,label\n" + "NA,1,None\nDE,,B\n,2,None\nDE, ,B\n" * 9)
+    train = run(source, csv_format=parse_csv_format({"usual_missing": False}), **ALL_FOR_TRAINING)["train"]
+    assert (train.columns[0].vocabulary, train.label.classes, train.rows) == (("DE", "NA"), ("B", "None"), 36)
+    assert train.columns[1].mean == 1.5
+    with pytest.raises(ValueError, match=r"unless usual_missing of csv_format is false"):
+        run(source)
 
 
 @pytest.mark.parametrize("blank", ["\u00a0", "\u2009", "\x0b"])
@@ -250,9 +283,10 @@ def test_a_cell_of_blanks_is_empty(file, run, capsys, blanks):
 def test_a_missing_label_may_be_a_missing_header(file, run):
     with pytest.raises(ValueError, match=re.escape('If the file has no header, set csv_format to {"header": false}')):
         run(file("data.csv", "x,y\n1,a\n2,b\n"))
-    with pytest.raises(ValueError, match="there is no column 'label'") as error:
-        run(file("data.csv", "x,y\n1,a\n2,b\n"), csv_format=parse_csv_format({"header": True}))
-    assert "header" not in str(error.value)
+    for text, csv_format in (("x,y\n1,a\n2,b\n", {"header": True}), ("x,Label\n1,a\n2,b\n", {})):
+        with pytest.raises(ValueError, match="there is no column 'label'") as error:
+            run(file("data.csv", text), csv_format=parse_csv_format(csv_format))
+        assert "header" not in str(error.value)
 
 
 SAME = [("x", "town", "label"), *[("1.5", "Ulm", "a"), ("2", "New York", "b"), ("2", "?", "b")] * 10]

@@ -55,6 +55,7 @@ LONG = "".join(f"{i},a\n" for i in range(300_000))
         (b"PK\x03\x04rest", "it is a ZIP archive or an Excel workbook"),
         (b"PAR1\x15\x04", "it is a Parquet file: name it .parquet"),
         ("<!DOCTYPE html><p>Not found", "it is a web page or XML"),
+        ("% Iris\n%\n@RELATION iris\n@DATA\n1,a\n", "it is ARFF: replace the lines up to @data"),
         ('[{"age": 1, "kind": "a"}]', "it is JSON"),
         ("\n\n", "it is empty"),
         ("age kind\n1 a\n", "its header is one column 'age kind': separate the columns by ','"),

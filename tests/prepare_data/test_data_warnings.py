@@ -41,7 +41,22 @@ def warnings_of(counts, rows=20):
         (
             ColumnCounts("category", 0, Counter({"1,5": 500, "2,5": 499, "high": 1})),
             "column 'x' has numbers in text form, such as '1,5', and becomes a category of 3 values",
-            "plain numbers",
+            "plain numbers (1.5)",
+        ),
+        (
+            ColumnCounts("category", 0, Counter({"1,5": 500, "12": 500})),
+            "column 'x' has numbers in text form, such as '1,5'",
+            'csv_format to {"decimal": ","}',
+        ),
+        (
+            ColumnCounts("category", 0, Counter({"1.5": 500, "12": 500})),
+            "column 'x' has numbers in text form, such as '1.5'",
+            """set columns to {'x': "number"}""",
+        ),
+        (
+            ColumnCounts("category", 0, Counter({"\u22121.5": 500, "2": 500})),
+            "column 'x' has numbers in text form, such as '\u22121.5'",
+            "plain numbers (1.5)",
         ),
         (
             ColumnCounts("number", 0, lowest=3, highest=3),
@@ -66,7 +81,8 @@ def warnings_of(counts, rows=20):
         ),
     ],
     ids=[
-        "number", "tensor", "category", "empty", "dates", "decimal commas", "constant number", "constant category",
+        "number", "tensor", "category", "empty", "dates", "decimal commas", "commas alone",
+        "numbers of Parquet", "minus signs", "constant number", "constant category",
         "constant tensor", "large", "near the end",
     ],
 )  # fmt: skip

@@ -86,7 +86,7 @@ def test_a_declared_column_is_read_in_the_form_of_its_texts(ending, file, run, t
         assert (line in capsys.readouterr().out) == (kind == "date")
 
 
-@pytest.mark.parametrize("form", ["%Y-%m", "%Y/%m"])
+@pytest.mark.parametrize("form", ["%Y-%m", "%Y/%m", "%m/%Y", "%m-%Y", "%b %Y", "%B-%Y"])
 def test_a_month_is_its_first_day(form, file, run, tmp_path):
     months = [datetime.date(1949 + row // 12, row % 12 + 1, 1) for row in range(100)]
     run(source_of(file, "csv", [f"{day}" for day in months], "iso"), "iso")
@@ -272,3 +272,15 @@ def test_wrong_formats_are_refused(kind):
             drop_columns=(),
             columns={"at": kind},
         )
+
+
+def test_whole_numbers_that_may_be_dates_are_named(file, run, capsys):
+    texts = [day.strftime("%Y%m%d") for day in DAYS]
+    source = source_of(file, "csv", texts)
+    line = """column 'at' has whole numbers such as 20180101, which may be dates. If they are, set columns to"""
+    assert column(run(source, "numbers")).source_type == ""
+    assert line in capsys.readouterr().out
+    assert column(run(source, columns={"at": "date %Y%m%d"})).source_type == "date %Y%m%d"
+    assert line not in capsys.readouterr().out
+    assert column(run(source_of(file, "csv", [*texts[:-1], "20181315"]), "codes")).source_type == ""
+    assert line not in capsys.readouterr().out

@@ -68,6 +68,9 @@ def test_without_other_classes_nothing_is_left_to_learn(file, run):
         run(source)
     with pytest.raises(ValueError, match=r"has the classes \['a'\]: two or more are needed"):
         run(source, rare_classes="drop")
+    source = file("data.csv", "x,label\n" + "".join(f"{row},{row}kg\n" for row in range(20)))
+    with pytest.raises(ValueError, match=r"each of the 20 values of label_column 'label' has one row: .* task to"):
+        run(source, rare_classes="drop")
 
 
 def test_another_value_is_refused():
