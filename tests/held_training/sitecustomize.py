@@ -2,10 +2,13 @@
 
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import SupportsFloat
 
 if "KFP_DISTRIBUTED_JOB" in os.environ:
     from kfp_distributed.storage import open_store
+    from kfp_distributed.trainers import sync
     from kfp_distributed.trainers.runtime.folder_uploads import flush
     from kfp_distributed.trainers.runtime.job_description import JobDescription
     from kfp_distributed.trainers.runtime.termination import Termination
@@ -13,7 +16,7 @@ if "KFP_DISTRIBUTED_JOB" in os.environ:
     released = Path(os.environ["TESTS_HELD_UNTIL"])
     held = released.with_name("held")
     leading: list[str] = []
-    create, ask = Termination.__init__, Termination.is_ending
+    create, ask, record = Termination.__init__, Termination.is_ending, sync.record_epoch
     questions = 0
 
     def initialize(self: Termination, job: JobDescription, replica: str, leads: bool, is_needed: bool = True) -> None:
@@ -36,3 +39,14 @@ if "KFP_DISTRIBUTED_JOB" in os.environ:
         return ends
 
     Termination.__init__, Termination.is_ending = initialize, is_ending  # type: ignore[method-assign]
+
+    def record_epoch(file: Path, replica: str, epoch: int, epochs: int, metrics: Mapping[str, SupportsFloat]) -> None:
+        record(file, replica, epoch, epochs, metrics)
+        if epoch == int(os.environ["TESTS_HELD_EPOCH"]) and not held.exists():
+            flush()
+            held.touch()
+            print(os.environ["TESTS_HELD_LINE"], flush=True)
+            while not released.exists():
+                time.sleep(0.02)
+
+    sync.record_epoch = record_epoch

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from evaluations import evaluate_model
+from held_training import HELD, hold
 from partitioned_embedding import partitioned_embedding
 from replicas import KillOnce
 from step_lines import into
@@ -64,8 +65,10 @@ def train(users):
 @pytest.fixture(scope="module")
 def small(train, tmp_path_factory):
     """Train a table twice, the first time with a kill; return the lines of both, the second outcome and the folder."""
-    folder, show, again = tmp_path_factory.mktemp("small"), KillOnce("ps-0", "epoch 2/4"), []
-    train(folder, {**SMALL, "epochs": 4}, StepLog(show))
+    folder, show, again = tmp_path_factory.mktemp("small"), KillOnce("ps-0", HELD), []
+    with pytest.MonkeyPatch.context() as patch:
+        hold(patch, folder, epoch=2)
+        train(folder, {**SMALL, "epochs": 4}, StepLog(show))
     outcome = train(folder, {**SMALL, "epochs": 6}, into(again), servers=1)
     return show.lines, again, outcome, folder
 

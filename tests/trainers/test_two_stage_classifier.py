@@ -13,6 +13,7 @@ import two_stage_classifier as example
 from environments import trainer_python
 from evaluations import evaluate_model
 from forked_replicas import forked
+from held_training import HELD, hold
 from replicas import KillOnce
 from step_lines import into
 from two_stage_classifier import two_stage_classifier
@@ -103,8 +104,11 @@ def request_for(odd_digits, tmp_path, monkeypatch):
     return make
 
 
-def test_two_stages_train_like_the_whole_network_and_resume_after_a_kill(request_for, odd_digits, tmp_path):
-    show = KillOnce("worker-0", "epoch 3/15")
+def test_two_stages_train_like_the_whole_network_and_resume_after_a_kill(
+    request_for, odd_digits, tmp_path, monkeypatch
+):
+    hold(monkeypatch, tmp_path, epoch=3)
+    show = KillOnce("worker-0", HELD)
     outcome = launch(request_for(PARAMETERS), LocalRunner(), StepLog(show))
     log = "\n".join(show.lines)
     assert "restart 1 of 3: all replicas" in log
