@@ -97,5 +97,9 @@ def _local_folder(model: str, folder: Path, credentials: Credentials | None) -> 
             raise click.ClickException(f"{error}; the download goes to {folder}: TMPDIR sets its place") from None
         return folder
     local = Path(model.removeprefix("file://"))
+    if not local.is_dir():
+        raise WrongArgument(
+            f"there is no folder {local}: pass that of a model, or an address such as s3://models/digits/3"
+        )
     read_model_folder(local)
     return local

@@ -42,6 +42,9 @@ class DatasetRows:
     file_column = "shard"
     first_row = 1
 
+    late_findings = None
+    late_notes = tuple[str, ...]
+
     @property
     def key_schema(self) -> pa.Schema:
         """See `RowReader`."""

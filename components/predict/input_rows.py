@@ -1,6 +1,6 @@
 """Rows as the step reads them from a source or a dataset."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kfp_distributed.components.predict.seen_values import SeenValues
 from kfp_distributed.components.prepare_data.chunks import Chunk, CountRows, FilePart
-from kfp_distributed.components.prepare_data.reading import Reject
+from kfp_distributed.components.prepare_data.reading import LateFindings, Reject
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,13 @@ class RowReader(Protocol):
     @property
     def first_row(self) -> int:
         """Number of the first row of a file. It is 2 where a header is row 1."""
+
+    @property
+    def late_findings(self) -> LateFindings | None:
+        """What the reader notes for `late_notes`; None for nothing."""
+
+    def late_notes(self) -> Iterable[str]:
+        """Return lines that are known only after all rows were read."""
 
     def chunks(self) -> Sequence[Chunk]:
         """Return what tasks read.

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -64,6 +64,7 @@ class PredictedChunk:
         rows: Number of the answers.
         rows_of_files: Rows of each file, whether they can be used or not.
         seen: What the model has not seen in its training.
+        late: What the reader has noted, see `LateFindings`.
         answers: The answers in the format of the file, if there is none.
     """
 
@@ -72,6 +73,7 @@ class PredictedChunk:
     rows: int = 0
     rows_of_files: dict[str, int] = field(default_factory=dict)
     seen: SeenValues = field(default_factory=SeenValues)
+    late: Any = None
     answers: bytes = field(default=b"", repr=False)
 
     @contextmanager
@@ -100,7 +102,9 @@ def predict_chunk(work: PredictWork, item: tuple[int, Chunk]) -> PredictedChunk:
     """
     number, chunk = item
     path = str(Path(work.folder, f"chunk-{number}.arrow")) if work.folder else ""
-    found = PredictedChunk(path, RejectedRows(work.policy))
+    found, findings = PredictedChunk(path, RejectedRows(work.policy)), work.reader.late_findings
+    if findings:
+        findings.take_late()  # Those of another chunk, and of the first rows.
     sink = pa.OSFile(path, "wb") if path else pa.BufferOutputStream()
     with sink:
         with pa.ipc.new_stream(sink, work.schema) as stream:
@@ -110,6 +114,7 @@ def predict_chunk(work: PredictWork, item: tuple[int, Chunk]) -> PredictedChunk:
                     found.rows += batch.num_rows
         if not path:
             found.answers = sink.getvalue().to_pybytes()
+    found.late = findings.take_late() if findings else None
     return found
 
 

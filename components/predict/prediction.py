@@ -224,12 +224,13 @@ class _Prediction:
                 work, plan=replace(plan, folder=""), model_uri=request.model_uri, model_files=self.manifest.files
             )
         files, rejected = PredictionFiles(folder, work.schema), RejectedRows(request.on_bad_row)
-        seen = SeenValues()
+        seen, late = SeenValues(), []
         before, rows = Counter[str](), 0
         try:
             for found in (tasks.run if tasks else run_here)(partial(predict_chunk, work), enumerate(reader.chunks())):
                 rejected.merge(found.rejected, before)
                 seen.merge(found.seen)
+                late.append(found.late)
                 with found.open() as batches:
                     for batch in batches:
                         files.add(with_row_numbers(batch, reader, before))
@@ -244,7 +245,10 @@ class _Prediction:
             files.finish()
         finally:
             files.discard()
-        for note in [*rejected.notes(), *seen.lines(plan.columns)]:
+        if reader.late_findings:
+            for findings in late:
+                reader.late_findings.add_late(findings)
+        for note in [*reader.late_notes(), *rejected.notes(), *seen.lines(plan.columns)]:
             print(f"warning: {note}", flush=True)
         model = {"uri": without_secrets(request.model_uri), "job": self.manifest.job}
         write_manifest(folder, work.schema, files, model, plan.classes, rejected.count)

@@ -14,11 +14,12 @@ from kfp_distributed.components.predict.joined_rows import joined_rows
 from kfp_distributed.components.predict.seen_values import seen_values
 from kfp_distributed.components.prepare_data.chunks import CHUNK_BYTES, Chunk, CountRows, FilePart, ignore_count
 from kfp_distributed.components.prepare_data.column_names import ColumnsMissing
+from kfp_distributed.components.prepare_data.csv_table import lines_about_missing
 from kfp_distributed.components.prepare_data.folder_splits import splits_of
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.python_values import python_values
 from kfp_distributed.components.prepare_data.read import kept_types, options_like
-from kfp_distributed.components.prepare_data.reading import Reject
+from kfp_distributed.components.prepare_data.reading import LateFindings, Reject
 from kfp_distributed.components.prepare_data.source import Source
 from kfp_distributed.components.prepare_data.source_files import DELIMITED, SourceFiles, ending
 from kfp_distributed.components.prepare_data.sources import open_source
@@ -59,6 +60,15 @@ class SourceRows:
     def first_row(self) -> int:
         """See `RowReader`."""
         return 1 + self.has_header
+
+    @property
+    def late_findings(self) -> LateFindings | None:
+        """See `RowReader`."""
+        return self.source.late_findings
+
+    def late_notes(self) -> list[str]:
+        """See `RowReader`."""
+        return [*self.source.late_notes(), *lines_about_missing([self.late_findings])]
 
     def chunks(self) -> Sequence[Chunk]:
         """See `RowReader`."""

@@ -15,9 +15,9 @@ from kfp_distributed.components.prepare_data.dates import family_of
 from kfp_distributed.components.prepare_data.spelled_values import NUMBER, number_names
 
 _SEPARATORS = ";\t|,"
-_CELL = rb'(?m)(?:^|[;\t])"?\s*[-+]?%b(?:[eE][-+]?\d+)?\s*"?\s*(?=[;\t]|$)'
-# Points between each three digits may separate thousands.
-_POINTS = rb"(?![1-9]\d{0,2}(?:\.\d{3})+\b)\d*\.\d+"
+_CELL = rb'(?m)(?:^|[;\t])"? {0,20}([-+]?%b(?:[eE][-+]?\d+)?) {0,20}"?(?=[;\t\r\n]|\Z)'
+# Points and commas between each three digits may separate thousands.
+_THOUSANDS = rb"[1-9]\d{0,2}(?:%b\d{3})+"
 # So many lines tell the separator.
 _LINES = 100
 # Names of so many columns that are increasing numbers are no row.
@@ -61,8 +61,7 @@ def detect_format(start: bytes, csv_format: CsvFormat, *, may_be_blanks: bool) -
         elif found != csv_format.separator:
             csv_format = replace(csv_format, separator=found)
             lines.append(f"the columns are separated by {found!r}, as its first rows show")
-    has_commas = len(re.findall(_CELL % rb"\d*,\d+", start)) > len(re.findall(_CELL % _POINTS, start))
-    if csv_format.separator in (";", "\t") and has_commas and "decimal" not in csv_format.given:
+    if csv_format.separator in (";", "\t") and "decimal" not in csv_format.given and _has_decimal_commas(start):
         csv_format = replace(csv_format, decimal=",")
         lines.append("numbers have decimal commas, as its first rows show")
     separator, values = re.escape(csv_format.separator.encode()), b"\n".join(rows[1:])
@@ -73,13 +72,36 @@ def detect_format(start: bytes, csv_format: CsvFormat, *, may_be_blanks: bool) -
     return csv_format, lines
 
 
+def _has_decimal_commas(start: bytes) -> bool:
+    """Return whether more values are numbers with a decimal comma than with a decimal point.
+
+    Raises:
+        ValueError: All commas may separate thousands.
+    """
+
+    def cells(sign: bytes, *, of_thousands: bool = False) -> list[bytes]:
+        thousands = _THOUSANDS % re.escape(sign)
+        number = thousands if of_thousands else rb"(?!%b\b)\d*%b\d+" % (thousands, re.escape(sign))
+        return re.findall(_CELL % number, start)
+
+    commas, points = len(cells(b",")), len(cells(b"."))
+    if not commas and not points and (unclear := cells(b",", of_thousands=True)):
+        shown = unclear[0].decode()
+        raise ValueError(
+            f'it has numbers such as {shown}: if commas are decimal ones, set csv_format to {{"decimal": ","}}. If '
+            f'they separate thousands, write {shown.replace(",", "")}, or set "decimal" to "." to read texts'
+        )
+    return commas > points
+
+
 def _separator(rows: Sequence[bytes], usual: str, *, may_be_blanks: bool) -> str:
     """Return the character between the columns; a blank stands for any number of blanks."""
     plain = [re.sub(rb'"[^"]*"', b'""', row) for row in rows]
     columns = {len(row.split()) for row in plain}
     are_blanks = may_be_blanks and len(columns) == 1 and columns != {1} and len(plain) > 1
-    # A line above the rows may have other characters.
-    for lines in (plain, plain[1:]):
+    # A line above the rows may have other characters, but the name of a single column is one word.
+    may_be_title = len(plain) >= _HEAD_LINES and re.search(rb"[,;\t|]|\w\W+\w", plain[0])
+    for lines in (plain, plain[1:]) if may_be_title else (plain,):
         for separator in _SEPARATORS:
             counts = {row.count(separator.encode()) for row in lines}
             # Commas that are not those of numbers separate columns, whose values may have other separators.
@@ -90,8 +112,6 @@ def _separator(rows: Sequence[bytes], usual: str, *, may_be_blanks: bool) -> str
                 return separator
         if are_blanks:
             return " "
-        if len(plain) < _HEAD_LINES:
-            break
     # Rows that do not fit are no reason to take another separator than that of the header.
     found = re.match(rb"[^,;\t|]*([,;\t|])", plain[0])
     return found[1].decode() if found and usual.encode() not in plain[0] else usual
@@ -153,7 +173,7 @@ def check_header(rows: pa.RecordBatch) -> None:
         return
     again = any(column.occurs or column.form == column.own_form not in ("number", "") for column in columns)
     numbers = [float(column.name) for column in columns if column.form == column.own_form == "number"]
-    if not (again or numbers) or _is_sequence(numbers):
+    if not (again or numbers) or _is_sequence(numbers, again=again):
         return
     raise ValueError(
         f"its first row looks like data and not like the names of columns: {_shown(rows)}. If it is data, set "
@@ -200,11 +220,19 @@ def _form_of(texts: pa.StringArray) -> str:
     return shapes[0].as_py() if len(shapes) == 1 and re.match(r"\W*9", shapes[0].as_py()) else ""
 
 
-def _is_sequence(numbers: Sequence[float]) -> bool:
-    """Return whether numbers are counted from 0 or 1, are years, are several that increase, or have equal steps."""
+def _is_sequence(numbers: Sequence[float], *, again: bool) -> bool:
+    """Return whether numbers are names: counted from 0 or 1, years, three that increase, or with equal steps.
+
+    Args:
+        numbers: The numbers of the first row.
+        again: Whether values of that row occur again below, so that only numbers that are counted are names.
+    """
     steps = [after - before for before, after in pairwise(numbers)]
-    is_rising = bool(numbers) and all(step > 0 for step in steps)
-    are_years = is_rising and all(number in _YEARS for number in numbers)
-    is_counted = is_rising and numbers[0] in (0, 1) and numbers[-1] == numbers[0] + len(steps)
-    has_equal_steps = len(steps) > 1 and steps[0] != 0 and all(step == steps[0] for step in steps)
-    return are_years or has_equal_steps or (is_rising and len(numbers) >= (2 if is_counted else _INCREASING))
+    if not numbers or any(step <= 0 for step in steps):
+        return False
+    if steps and numbers[0] in (0, 1) and numbers[-1] == numbers[0] + len(steps):
+        return True
+    are_whole = all(number.is_integer() for number in numbers)
+    has_equal_steps = len(steps) > 1 and len({*steps}) == 1
+    is_increasing = are_whole and len(numbers) >= _INCREASING
+    return not again and (all(number in _YEARS for number in numbers) or has_equal_steps or is_increasing)

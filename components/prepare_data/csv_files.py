@@ -48,6 +48,8 @@ DIGITS = pa.dictionary(pa.int32(), pa.float64())
 KEPT_DIGITS = pa.dictionary(pa.int32(), pa.int64())
 """The same for numbers that keep all their digits, as 64-bit integers."""
 
+# Arrow reads as NaN what it does not take for a missing value.
+_NAN = r"[-+]?(?i:nan)(\([0-9a-zA-Z_]*\))?"
 # So many characters of a wrong value are in its error.
 _SHOWN = 40
 _MOST, _LEAST = str(2**63 - 1), str(-(2**63))
@@ -195,13 +197,13 @@ class _Parser:
                 raise
             rows = self._parse(len(self._block) + 1)  # A row has more bytes than a processor parses at once.
         columns = [
-            self._numbers_of_digits(name, values) if pa.types.is_dictionary(self._types[name]) else values
+            self._numbers_of_digits(name, values) if _are_read_as_texts(self._types[name]) else values
             for name, values in zip(rows.schema.names, rows.columns, strict=True)
         ]
         return pa.record_batch(columns, names=rows.schema.names), np.arange(rows.num_rows)
 
     def _parse(self, parsed_bytes: int) -> pa.RecordBatch:
-        read = {name: pa.string() if pa.types.is_dictionary(kind) else kind for name, kind in self._types.items()}
+        read = {name: pa.string() if _are_read_as_texts(kind) else kind for name, kind in self._types.items()}
         return one_batch(
             pa_csv.read_csv(
                 pa.BufferReader(self._block),
@@ -267,14 +269,14 @@ class _Parser:
             return texts, problems
         plain = self._with_points(pc.utf8_trim_whitespace(texts))
         are_integers = kind in (KEPT_DIGITS, pa.int64())
-        is_number = pc.fill_null(_are_integers(plain) if are_integers else _are_numbers(plain), True)
+        is_number = pc.fill_null(_are_integers(plain) if are_integers else _are_numbers(plain, or_nan=True), True)
         nothing = "whole number of 64 bits" if kind == KEPT_DIGITS else "number"
         for row in np.flatnonzero(~is_number.to_numpy(zero_copy_only=False)).tolist():
             text = texts[row].as_py()
             advice = self._advice.get(name) or self._advice_for_guessed(name, text)
             problems[row] = f"is {text[:_SHOWN]!r}, which is no {nothing}, {advice}"
         plain = pc.if_else(is_number, plain, None)
-        is_plain = not pa.types.is_dictionary(kind)
+        is_plain = not _are_read_as_texts(kind)
         return (plain.cast(kind) if is_plain else self._numbers_of_digits(name, plain)), problems
 
     def _advice_for_guessed(self, name: str, text: str) -> str:
@@ -293,15 +295,18 @@ class _Parser:
 
         Raises:
             pa.ArrowInvalid: A text is no number.
-            ReadAgain: Numbers have leading zeros, and all are digits.
+            ReadAgain: Numbers of the type DIGITS have leading zeros, and all are digits.
         """
-        trimmed = pc.utf8_trim_whitespace(texts)
+        trimmed, kind = pc.utf8_trim_whitespace(texts), self._types[name]
+        if not pa.types.is_dictionary(kind):
+            # Arrow knows hexadecimal numbers, too.
+            return self._with_points(pc.replace_substring_regex(trimmed, "[xX]", "·")).cast(kind)
         may_be_code = pc.and_(pc.starts_with(trimmed, "0"), pc.greater(pc.binary_length(trimmed), 1))
         if may_be_code.true_count:
             codes = pc.filter(trimmed, pc.and_(may_be_code, pc.match_substring_regex(trimmed, r"^0\d+$")))
             if len(codes):
                 raise ReadAgain({name: codes[0].as_py()})
-        return self._with_points(trimmed).cast(self._types[name].value_type)
+        return self._with_points(pc.replace_substring_regex(trimmed, "[xX]", "·")).cast(kind.value_type)
 
     def _with_points(self, texts: pa.StringArray) -> pa.StringArray:
         """Return numbers with a decimal point. A text that has one where decimals have commas is no number."""
@@ -316,8 +321,13 @@ def numbers_are_integers(texts: pa.StringArray) -> bool:
     return not pc.and_(_are_numbers(plain), pc.invert(_are_integers(plain))).true_count
 
 
-def _are_numbers(texts: pa.StringArray) -> pa.BooleanArray:
-    return pc.match_substring_regex(texts, rf"^{NUMBER}$")
+def _are_read_as_texts(kind: pa.DataType) -> bool:
+    """Return whether a column is read as texts, because not all that Arrow takes for a number is one."""
+    return bool(pa.types.is_dictionary(kind) or pa.types.is_integer(kind))
+
+
+def _are_numbers(texts: pa.StringArray, *, or_nan: bool = False) -> pa.BooleanArray:
+    return pc.match_substring_regex(texts, rf"^({NUMBER}|{_NAN})$" if or_nan else rf"^{NUMBER}$")
 
 
 def _are_integers(texts: pa.StringArray) -> pa.BooleanArray:

@@ -1,7 +1,7 @@
 """CSV files as a table: the values decide how each column is read."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -49,6 +49,8 @@ from kfp_distributed.components.prepare_data.times import time_type
 from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
 from kfp_distributed.storage.dataset import Task
 
+# All whole numbers below it are 64-bit floats.
+_EXACT = 2**53
 _VALUES = pa.large_string()
 """Stands for the type of texts of which some may be numbers: these get a decimal point."""
 _DECIMAL_POINT = r"^(\s*[-+]?\d*)\.(\d+\s*)$"
@@ -82,18 +84,27 @@ class CsvTable:
         self.names_advice = 'If the file has no header, set csv_format to {"header": false}' if is_open else ""
 
     def names(self, file: SourcePath) -> list[str]:
-        """Return the names of the columns, without those at the end that have none."""
+        """Return the names of the columns, without those at the end that have neither a name nor first values."""
         names, label = csv_names(file, self._format), self._options.label_column
-        count = len(names)
-        while len(names) > 1 and not names[-1]:
-            names.pop()
-        if len(names) < count:
-            self._left_out[file.name] = count - len(names)
+        if empty := self._empty_at_end(file, names):
+            self._left_out[file.name] = empty
+            names = names[:-empty]
         if len(names) == 1 and label and names != [label]:
             raise ValueError(
                 f"its header is one column {names[0]!r}: separate the columns by {self._format.separator!r}"
             )
         return names
+
+    def _empty_at_end(self, file: SourcePath, names: Sequence[str]) -> int:
+        """Return how many columns at the end have neither a name nor a value in the first rows. The first one has."""
+        unnamed = next((count for count in range(len(names) - 1) if names[-1 - count]), len(names) - 1)
+        if unnamed:
+            as_data = replace(self._format, header=False)
+            for rows, _ in read_csv(whole_file(file), {}, ignore, as_data):
+                columns = rows.columns[::-1][:unnamed]
+                has_values = [column.null_count < len(column) for column in columns]
+                return has_values.index(True) if any(has_values) else unnamed
+        return unnamed
 
     def parts(self, file: SourcePath, most: int, run: RunTasks | None = None) -> list[FilePart]:
         """Return ranges of bytes of a file, which end with a row."""
@@ -110,32 +121,28 @@ class CsvTable:
 
     def _without_missing(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows in which numbers that stand for missing ones are null, however they are written."""
-        for position, values in enumerate(rows.columns):
-            if self._missing_numbers and (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)):
-                for text, number in self._missing_numbers.items():
-                    are_missing = pc.fill_null(pc.equal(values, number), False)
-                    if are_missing.true_count:
-                        self._missing_texts.add(text)
-                        values = pc.if_else(are_missing, None, values)
-                rows = rows.set_column(position, rows.schema.names[position], values)
+        for position, values in enumerate(rows.columns if self._missing_numbers else ()):
+            are_integers = pa.types.is_integer(values.type)
+            if not (are_integers or pa.types.is_floating(values.type)):
+                continue
+            for text, number in self._missing_numbers.items():
+                if are_integers and not (number.is_integer() and abs(number) < _EXACT):
+                    continue
+                are_missing = pc.fill_null(pc.equal(values, pa.scalar(number, pa.float64()).cast(values.type)), False)
+                if are_missing.true_count:
+                    self._missing_texts.add(text)
+                    values = pc.if_else(are_missing, None, values)
+                    rows = rows.set_column(position, rows.schema.names[position], values)
         return rows
 
     def _see(self, block: bytes, values: Sequence[tuple[int, int]]) -> None:
         """Note which texts for missing values occur, and a quoted value that may have taken rows."""
         if not self._swallowing:
             self._swallowing = rows_in_quotes(block, self._format.separator, values)
-        separator = self._format.separator
         for text in {*self._format.missing} - self._missing_texts:
-            edges = [
-                f"{before}{quote}{text}{quote}{after}".encode()
-                for before in (separator, "\n")
-                for quote in ("", '"')
-                for after in (separator, "\n", "\r\n")
-            ]
-            if text.encode() in block:
-                rows = b"\n%b\n" % block
-                if any(edge in rows for edge in edges):
-                    self._missing_texts.add(text)
+            value = text.encode()
+            if value in block and _has_value(block, value, self._format.separator.encode()):
+                self._missing_texts.add(text)
 
     def _advice(self) -> dict[str, str]:
         """Return what to do about texts in the columns of numbers that have not been guessed to be such."""
@@ -216,7 +223,7 @@ class CsvTable:
         return found | {name: "date" for name in can_be_dates if name in forms.forms}, forms, first
 
     def late_notes(self, names: Mapping[str, Sequence[str]], first: str) -> list[str]:
-        """Return lines about texts for missing values that no value is, and about a value that may have taken rows."""
+        """Return lines about columns without a name, and about a value that may have taken rows."""
         lines = [
             f"{name}: left out {count} column{'s' * (count > 1)} at the end of the rows without a name"
             for name, count in sorted(self._left_out.items())[:1]
@@ -226,11 +233,12 @@ class CsvTable:
                 f"a quoted value has lines that look like rows, and begins with {self._swallowing!r}: if its quote is "
                 "not closed there, these rows are lost. Close it, or write quotes that are text twice, within quotes"
             )
-        unused = [text for text in self._format.missing if text not in self._missing_texts]
-        if unused:
-            texts = json.dumps(unused, ensure_ascii=False)
-            lines.append(f'csv_format: "missing" has {texts}, which no value of {first} and the other files is')
         return lines
+
+    @property
+    def unused_texts(self) -> list[str]:
+        """The texts for missing values that no value is."""
+        return [text for text in self._format.missing if text not in self._missing_texts]
 
     def take_late(self) -> tuple[set[str], str]:
         """Return the texts for missing values that occur and a value that may have taken rows, and forget them."""
@@ -248,9 +256,38 @@ class CsvTable:
         return file.stat().st_size  # Most numbers take 4 characters or more, and 4 bytes in the shards.
 
 
+def lines_about_missing(readers: Iterable[object]) -> list[str]:
+    """Return a line about the texts for missing values that no value is, after all rows were read.
+
+    Args:
+        readers: The readers of the sources, of which those of CSV files count.
+    """
+    tables = [reader for reader in readers if isinstance(reader, CsvTable)]
+    unused = (
+        [text for text in tables[0].unused_texts if all(text in table.unused_texts for table in tables)]
+        if tables
+        else []
+    )
+    texts = json.dumps(unused, ensure_ascii=False)
+    return [f'csv_format: "missing" has {texts}, which no value is'] if unused else []
+
+
+def _has_value(block: bytes, value: bytes, separator: bytes) -> bool:
+    """Return whether rows have a value, also within quotes."""
+    rows = b"\n%b\n" % block
+    begins = [before + quote + value + quote for before in (separator, b"\n") for quote in (b"", b'"')]
+    # Most texts that are no value are not found in this way, so that the others need not be searched for.
+    found = [begin for begin in begins if begin in rows]
+    return any(begin + after in rows for begin in found for after in (separator, b"\n", b"\r\n"))
+
+
 def _detected(files: Sequence[SourcePath], options: Options) -> tuple[CsvFormat, list[str]]:
-    """Return how the files are written, by the first one that is not empty, and lines for the log."""
+    """Return how the files are written, by the first one with rows, and lines for the log.
+
+    If no file has rows below a header, the last one that is not empty tells it.
+    """
     given = options.csv_format
+    result: tuple[CsvFormat, list[str]] = given, []
     for file in files:
         with reading(file.name):
             start = first_rows(file, given)
@@ -265,8 +302,10 @@ def _detected(files: Sequence[SourcePath], options: Options) -> tuple[CsvFormat,
                     check(_with_points(rows, rows.schema.names, found))
                     break
             lines += filter(None, [utf8_line(start, given.encoding)])
-            return found, [f"{file.name}: {line}" for line in lines]
-    return given, []
+            result = found, [f"{file.name}: {line}" for line in lines]
+            if not given.header or b"\n" in start.strip() or b"\r" in start.strip():
+                break
+    return result
 
 
 def _numbers_of(csv_format: CsvFormat) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """Dates and times of a column as numbers, and the forms in which texts of them are written (pure)."""
 
+import contextlib
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -58,6 +59,8 @@ _PLAIN_DAY = r"^\s*(1[5-9]|2[01])\d{2}(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])\s*$"
 _TIME_DIRECTIVES = re.compile("%[HIMSpfzXcT]")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECONDS_OF_A_DAY = 86_400 * 10**6
+# The first moment that Python has: that of year 1.
+_FIRST = int((datetime.min.replace(tzinfo=UTC) - _EPOCH).total_seconds()) * 10**6
 
 
 def _pattern(form: str) -> str:
@@ -157,15 +160,37 @@ def microseconds(values: pa.Array, form: str = ISO) -> tuple[pa.Int64Array, NDAr
         # A cast from a time of day to a time fails, and one from nanoseconds may lose digits.
         return values.cast(pa.timestamp("us", getattr(values.type, "tz", None)), safe=False).cast(pa.int64()), _NONE
     texts = pc.utf8_trim_whitespace(values.cast(pa.string()))
-    if form == ISO:
-        try:
-            return texts.cast(pa.timestamp("us")).cast(pa.int64()), _NONE
-        except pa.ArrowInvalid:  # A time zone, a number without its leading zero, or no date.
-            pass
-    distinct = texts.dictionary_encode()
-    numbers = pa.array([_microseconds(text, form) for text in distinct.dictionary.to_pylist()], pa.int64())
-    result = numbers.take(distinct.indices)
+    result = _usual(texts, form)
+    if result is None:
+        distinct = texts.dictionary_encode()
+        numbers = pa.array([_microseconds(text, form) for text in distinct.dictionary.to_pylist()], pa.int64())
+        result = numbers.take(distinct.indices)
     return result, np.flatnonzero((result.is_null().to_numpy(False)) & ~texts.is_null().to_numpy(False))
+
+
+def _usual(texts: pa.StringArray, form: str) -> pa.Int64Array | None:
+    """Return the microseconds of texts that Arrow reads, some hundred times faster than Python; None for others.
+
+    Args:
+        texts: The texts without blanks around them.
+        form: Their form.
+    """
+    if form != ISO:
+        parts = re.fullmatch(r"%([Ymd])[/.-]%([Ymd])[/.-]%([Ymd])", form)
+        if not parts:
+            return None
+        day = re.sub("%.", r"(\\d+)", form.replace(".", r"\."))
+        usual = pc.match_substring_regex(texts, rf"^{day}([T ] *\d{{1,2}}:\d{{2}}(:\d{{2}})?)?$")
+        if pc.all(usual).as_py() is False:
+            return None
+        iso = "-".join(rf"\{parts.groups().index(part) + 1}" for part in "Ymd")
+        texts = pc.replace_substring_regex(texts, r"\b(\d)\b", r"0\1")
+        texts = pc.replace_substring_regex(pc.replace_substring_regex(texts, f"^{day}", iso), "[T ] *", "T")
+    for zone in (None, "UTC"):
+        with contextlib.suppress(pa.ArrowInvalid):  # Another zone, a number without its leading zero, or no date.
+            found = texts.cast(pa.timestamp("us", zone)).cast(pa.int64())
+            return pc.if_else(pc.less(found, _FIRST), None, found)
+    return None
 
 
 def days(microseconds: pa.Int64Array) -> pa.DoubleArray:

@@ -38,7 +38,7 @@ def label_warnings(label: str, classes: Mapping[str, int]) -> list[str]:
         other = spellings.setdefault(name.strip().casefold(), name)
         if other != name:
             lines.append(
-                f"label_column {label!r} has the classes {other!r} and {name!r}, which differ only in case or spaces: "
+                f"label_column {label!r} has the classes {other!r} and {name!r}, which differ only in case: "
                 "if they are one class, write it in one way in the source"
             )
     return bounded(lines)

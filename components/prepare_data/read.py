@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from kfp_distributed.components.prepare_data.chunks import CHUNK_BYTES
+from kfp_distributed.components.prepare_data.csv_table import lines_about_missing
 from kfp_distributed.components.prepare_data.dates import form_of
 from kfp_distributed.components.prepare_data.disk_errors import disk_errors
 from kfp_distributed.components.prepare_data.folder_splits import split_sources
@@ -101,9 +102,10 @@ def read_sources(
         rejected = RejectedRows(options.on_bad_row)
         try:
             with disk_errors(unfinished.parent, scratch, main.expected_bytes):
-                notes, late = [*main.notes], list[str]()
+                notes, late, readers = [*main.notes], list[str](), []
                 for split, listing in sources.items():
                     source = _like_main(listing, options, scratch, main) if split else main
+                    readers.append(source.late_findings)
                     notes += [note for note in source.notes if note not in notes]
                     scanner.add(source, rejected, _SPLITS[split], has_fixed_splits=len(sources) > 1)
                     late += [note for note in source.late_notes() if note not in late]
@@ -117,7 +119,7 @@ def read_sources(
         scanner.delete()
         attempt += 1
     print(f"task: {task}, because {reason or scanner.reason}", flush=True)
-    found_late = [*late, *rejected.notes(), *lines_about_gaps(scan.dropped, scan.gaps)]
+    found_late = [*late, *lines_about_missing(readers), *rejected.notes(), *lines_about_gaps(scan.dropped, scan.gaps)]
     log(found_late)
     fixed = frozenset(_SPLITS[split] for split in sources if split)
     return ReadSources(scanner.files(), main.expected_bytes, scan, main.split_by, fixed, (*notes, *found_late))

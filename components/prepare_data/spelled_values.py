@@ -9,7 +9,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-FINITE = r"[-+]?(\d+\.?|\.\d)\d*([eE][-+]?\d+)?"
+FINITE = r"[-+]?([0-9]+\.?|\.[0-9])[0-9]*([eE][-+]?[0-9]+)?"
 """A number with digits, such as "-1", ".5" or "1e3"."""
 NUMBER = rf"({FINITE}|[-+]?(?i:inf(inity)?))"
 """A number or infinity."""
@@ -19,17 +19,17 @@ _Kind = Literal["booleans", "numbers", "texts"]
 _BOOLEANS = {"false", "true"}
 
 # Numbers with leading zeros are codes. An exponent of four digits is beyond the range of 64-bit floats.
-_DIGITS = r"((0|[1-9]\d*)(\.\d*)?|\.\d+)"
+_DIGITS = r"((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)"
 # As programs write numbers. Other forms may be codes or versions, such as "+49", "2E3" and "1.10", if other values of
 # the column are no numbers.
 _WRITTEN = r"^\s*-?(0|[1-9]\d*)(\.0*|\.\d*[1-9])?(e[-+]\d{2,3})?\s*$"
-_ANY_FORM = rf"^\s*[-+]?{_DIGITS}([eE][-+]?\d{{1,3}})?\s*$"
+_ANY_FORM = rf"^\s*[-+]?{_DIGITS}([eE][-+]?[0-9]{{1,3}})?\s*$"
 _IS_LONGER = r"^\s|\s$|^\+|^-?\.|\.\d*0$|\.$|[eE]|^-0$"
 
 
 def are_booleans(texts: Collection[str]) -> bool:
     """Return whether there are texts, and all of them spell a boolean, such as "True" or "FALSE"."""
-    return len(texts) > 0 and all(text.lower() in _BOOLEANS for text in texts)
+    return len(texts) > 0 and all(text.strip().lower() in _BOOLEANS for text in texts)
 
 
 def number_names(texts: pa.StringArray, *, of_any_form: bool = False) -> pa.StringArray:
@@ -61,7 +61,7 @@ def _shortest(text: str) -> str:
 def value_names(texts: Collection[str], known: Collection[str] | None = None) -> dict[str, str]:
     """Return the name of the value that each text of a column spells: the text itself for all but numbers and booleans.
 
-    Texts spell booleans, or numbers of any form, if all texts of the column do.
+    Blanks around it are no part of it. Texts spell booleans, or numbers of any form, if all texts of the column do.
 
     Args:
         texts: The different texts of the column.
@@ -75,9 +75,12 @@ def value_names(texts: Collection[str], known: Collection[str] | None = None) ->
     return {text: spelled.get(text) or spelled.get(name, text) for text, name in names}
 
 
-@lru_cache(64)
+@lru_cache(1024)
 def _spelling(known: tuple[str, ...]) -> tuple[_Kind, Mapping[str, str]]:
-    """Return what the values of a dataset are, and the spelling of each name. A reader asks for each of its batches."""
+    """Return what the values of a dataset are, and the spelling of each name.
+
+    A reader asks for each category in each of its batches. Few tables have more than 1,024 categories.
+    """
     kind = _kind_of(known)
     return kind, {**dict(zip(_names(known, kind), known, strict=True)), **{name: name for name in known}}
 
@@ -91,6 +94,6 @@ def _kind_of(texts: Collection[str]) -> _Kind:
 def _names(texts: Collection[str], kind: _Kind) -> list[str]:
     """Return the names of texts of a column."""
     if kind == "booleans":
-        return [text.lower() for text in texts]
-    names: list[str] = number_names(pa.array(texts, pa.string()), of_any_form=kind == "numbers").to_pylist()
-    return names
+        return [text.strip().lower() for text in texts]
+    names = number_names(pa.array(texts, pa.string()), of_any_form=kind == "numbers").to_pylist()
+    return [name.strip() for name in names]

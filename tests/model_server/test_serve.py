@@ -184,8 +184,10 @@ def test_a_wrong_model_or_port_is_one_line(tmp_path, onnx_model):
         assert done.stdout == ""
         return done.returncode, done.stderr.strip()
 
-    code, line = error(tmp_path / "nothing")
+    code, line = error(tmp_path)
     assert (code, "has no model.json" in line) == (1, True), line
+    code, line = error(tmp_path / "nothing", "--port", 0)
+    assert (code, line.partition(": pass that")[0]) == (2, f"Error: there is no folder {tmp_path}/nothing"), line
     assert error(onnx_model, "--name", "a/b")[0] == 2
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -172,6 +172,20 @@ def test_what_the_model_has_not_seen_is_counted(tmp_path, prepared, model_of, pr
         ]
 
 
+def test_rows_that_a_quote_may_have_taken_are_named(tmp_path, prepared, model_of, predicted, monkeypatch, capsys):
+    (tmp_path / "rows.csv").write_text("town,x,label\n" + "Ulm,1,a\nBonn,2,b\n" * 20)
+    model = model_of(prepared(tmp_path / "rows.csv"))
+    new = tmp_path / "new.csv"
+    new.write_text("town,x\n" + "Ulm,1\n" * 50 + 'Ulm,1\n"Bonn,2\nUlm,1\nBonn",2\n?,\n' + "Ulm,1\n" * 50)
+    for chunk_bytes in (2**20, 400):
+        monkeypatch.setattr("kfp_distributed.components.predict.source_rows.CHUNK_BYTES", chunk_bytes)
+        capsys.readouterr()
+        predicted(model=model, source=str(new), csv_format={"missing": ["?", "-"]})
+        lines = capsys.readouterr().out.splitlines()
+        assert [line for line in lines if "has lines that look like rows, and begins with '\"Bonn,2" in line]
+        assert 'warning: csv_format: "missing" has ["-"], which no value is' in lines
+
+
 def town_model():
     """A model that knows the towns Ulm and 007, of which no dataset has told it, and what a gap is."""
     node = helper.make_node(

@@ -42,6 +42,11 @@ ALL_FOR_TRAINING = {"validation_fraction": 0, "test_fraction": 0, "shards": 1}
         ("1,a|b,0\n2,c|d,1\n", {}, {}),
         ("a;b\n1;2\n", {"separator": ","}, {}),
         ("a b\n1 2\n", {}, {}),
+        ("id\nA|0\nA|1\nB|0\n", {}, {}),
+        ("Sales 2020\na;b\n1;2\n3;4\n", {}, {"separator": ";"}),
+        ("a;b\n1,100;2\n0,5;3\n", {}, {"separator": ";", "decimal": ","}),
+        ("a;b\n1,100;0.5\n", {}, {"separator": ";"}),
+        ("a\tb\n" + "\t" * 500_000 + "\n", {}, {"separator": "\t"}),
         ("a, b\n1, 2\n3,\n", {}, {"blanks": "skip"}),
         ("a,b\n1, 2\n3, 4\n", {}, {"blanks": "skip"}),
         ("a,b\n1, 2\n3,4\n", {}, {}),
@@ -61,6 +66,28 @@ def test_the_format_of_the_first_rows(text, options, found):
     expected = {**{key: getattr(given, key) for key in ("separator", "decimal")}, **found}
     assert {key: getattr(csv_format, key) for key in expected} == expected
     assert bool(lines) == bool({*found} - {"has_carriage_returns"})
+
+
+def test_commas_that_may_separate_thousands_are_asked_about(file, run):
+    source = file("data.csv", "x;label\n" + "".join(f"1,{row + 100};{'ab'[row % 2]}\n" for row in range(40)))
+    with pytest.raises(
+        ValueError, match=re.escape("numbers such as 1,100: if commas are decimal ones, set csv_format")
+    ):
+        run(source)
+    means = [
+        run(source, decimal, csv_format=parse_csv_format({"decimal": decimal}), **ALL_FOR_TRAINING)["train"].columns[0]
+        for decimal in (",", ".")
+    ]
+    assert (means[0].kind, round(means[0].mean, 4), means[1].kind) == ("number", 1.1195, "category")
+
+
+def test_a_part_that_has_a_header_alone_tells_nothing(file, run):
+    file("data/0.csv", "x;label\n")
+    source = file("data/1.csv", "x;label\n" + "0,5;a\n1,5;b\n" * 9).parent
+    assert run(source, **ALL_FOR_TRAINING)["train"].columns[0].mean == 1
+    file("data/1.csv", "x;label\n")
+    with pytest.raises(ValueError, match="it has no rows"):
+        run(source)
 
 
 @pytest.mark.parametrize("text", [" 1.5   2\t3\n  4  5 6 \n", "1 2 3\n4 5 6\n"])
@@ -141,6 +168,10 @@ YEARS = [("Ulm", "1.5", "2", "3"), ("Bonn", "4", "5", "6"), ("Berlin", "7", "8",
         ([("town", "1990", "1991", "1992"), *YEARS], False),
         ([("town", "400", "402.5", "405"), *YEARS], False),
         ([("0", "1", "2"), *NUMBERS], False),
+        ([("1", "2", "3"), ("1", "2", "3"), ("3", "1", "2")], False),
+        ([("2", "4", "9"), *[("2", "4", "9"), ("4", "9", "2")] * 2], True),
+        ([("3", "2", "1"), ("5", "5", "7"), ("6", "6", "8")], True),
+        ([("0.1", "0.2", "0.4"), ("0.7", "0.9", "0.3")], True),
         ([("1", "2", "4", "8", "9", "12"), *[("5", "5", "5", "5", "5", "5")] * 3], False),
         ([("country", "2019", "2021"), ("Chad", "1.5", "2"), ("Peru", "4", "5")], False),
         ([("country", "2019"), ("Chad", "1.5"), ("Peru", "4")], False),
@@ -240,6 +271,11 @@ def test_a_number_that_means_a_missing_value_is_found_in_each_spelling(file, run
     assert "which no value" not in capsys.readouterr().out
 
 
+def test_a_column_at_the_end_without_a_name_stays_if_it_has_values(file, run):
+    source = file("data.csv", "x,label,\n" + "1,a,5\n2,b,7\n" * 9)
+    assert [column.name for column in run(source)["train"].columns] == ["x", ""]
+
+
 def test_columns_at_the_end_without_a_name_are_left_out(file, run, capsys):
     text = "a;b;label;;\n" + "1;2;x;;\n3;4;y;;\n" * 20
     train = run(file("air.csv", text), **ALL_FOR_TRAINING)["train"]
@@ -253,7 +289,6 @@ def test_columns_at_the_end_without_a_name_are_left_out(file, run, capsys):
     ("numbers", "is_named"),
     [
         (("987", "1.234", "12.345", "83.019"), True),
-        (("987", "1,234", "12,345", "83,019"), True),
         (("1.234", "2.345", "3.456"), False),
         (("987", "0.234", "0.345", "0.456"), False),
         (("987", "1.5", "1.234", "2.345"), False),
@@ -326,9 +361,22 @@ def test_the_same_rows_in_another_format(file, run, tmp_path, capsys, name, text
 def test_a_missing_text_that_no_value_is_is_named(file, run, tmp_path, capsys):
     text = 'x,town,label\n1, ?,a\n-,"n.a.",b\n' * 1 + "2,Ulm,a\n3,Ulm,b\n" * 10
     run(file("data.csv", text), csv_format=parse_csv_format({"missing": ["?", "-", "n.a.", "n"]}))
-    line = 'csv_format: "missing" has ["?", "n"], which no value of data.csv and the other files is'
+    line = 'csv_format: "missing" has ["?", "n"], which no value is'
     assert line in capsys.readouterr().out
     assert line.replace('"', "&quot;") in (tmp_path / "out" / "overview.html").read_text().replace("&#34;", "&quot;")
+
+
+def test_a_missing_text_of_one_source_is_used(file, run, capsys):
+    main, other = (file(f"{number}.csv", "x,label\n" + f"1,a\n{text},b\n" * 10) for number, text in enumerate("?-"))
+    run(main, sources={"test": str(other)}, csv_format=parse_csv_format({"missing": ["?", "-", "/"]}), test_fraction=0)
+    assert 'has ["/"], which no value is' in capsys.readouterr().out
+
+
+def test_whole_numbers_beyond_floats_may_be_beside_a_number_that_means_a_missing_value(file, run):
+    rows = "".join(f"{2**60 + row},{row - 5},{'ab'[row % 2]}\n" for row in range(40))
+    csv_format = parse_csv_format({"missing": ["-5", "0.5", "1e300"]})
+    train = run(file("data.csv", "t,x,label\n" + rows), time_column="t", csv_format=csv_format, missing="drop")
+    assert sum(manifest.rows for manifest in train.values()) == 39
 
 
 def test_a_quoted_value_that_may_have_taken_rows_is_named(file, run, capsys):

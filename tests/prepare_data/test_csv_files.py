@@ -171,3 +171,14 @@ def test_texts_that_pandas_takes_for_missing_values_are_missing(file, tmp_path):
     rows = "".join(f'"{text}",1,a\n' for text in (*texts, "NO"))
     (_, batch), *_ = open_source(file("data.csv", "town,x,label\n" + rows), Options(), tmp_path).batches()
     assert batch.rows["town"].to_pylist() == [None] * 18 + ["NO"]
+
+
+@pytest.mark.parametrize("wrong", ["", "oops,1,a\n"])
+def test_what_a_number_is_does_not_depend_on_other_rows(file, run, wrong):
+    """A block with a wrong row is read in another way."""
+    spelled = ["NAN", "-nan", "nan(ab)", "+1.5", ".5", "5.", "1E2", "inf"]
+    text = "x,time,label\n" + "".join(f"{spelled[row % 8]},{row},{'ab'[row % 2]}\n" for row in range(80)) + wrong
+    source = file("data.csv", text.replace(",7,", ",0x7,"))
+    options = {"columns": {"x": "number"}, "time_column": "time", "missing": "keep"}
+    manifests = run(source, on_bad_row="skip", csv_format=parse_csv_format({"usual_missing": False}), **options)
+    assert sum(manifest.rows for manifest in manifests.values()) == 79 - 9, "no hexadecimal and no infinite numbers"

@@ -152,3 +152,28 @@ def test_a_date_is_the_same_in_each_form_of_its_family(date, sign, has_zeros):
         text = sign.join(parts[part] for part in order.split())
         assert form in family_of(pa.array([text]))[0]
         assert iso_text(text, form) == date.isoformat()
+
+
+TIMES = ["5/1/2019", "05/01/2019 9:30", "5/1/2019T09:30:15", "5/1/2019  9:30:15 PM", "5/1/2019 9:30:15.5", "31/2/2019"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "form"),
+    [
+        *[([text, None], "%d/%m/%Y") for text in TIMES],
+        (TIMES, "%d/%m/%Y"),
+        (["2019.1.5 9:30", "2019.12.31"], "%Y.%m.%d"),
+        (["1-31-2019", "01-05-2019 23:59"], "%m-%d-%Y"),
+        (["2019-01-05T09:30Z", "2019-01-05 09:30:15+01:00"], ISO),
+        (["2019-01-05 09:30", "2019-1-5"], ISO),
+        (["0000-01-01", "0001-01-01"], ISO),
+        (["0000-01-01", "2019-01-05 9:30 UTC"], ISO),
+        (["1/1/0000", "1/1/0001"], "%d/%m/%Y"),
+    ],
+)
+def test_a_date_does_not_depend_on_others(texts, form):
+    """Arrow reads the texts if it knows all of them, Python does otherwise."""
+    one_by_one = [microseconds(pa.array([text, "soon"], pa.string()), form)[0][0].as_py() for text in texts]
+    numbers, unusable = microseconds(pa.array(texts, pa.string()), form)
+    assert numbers.to_pylist() == one_by_one
+    assert unusable.tolist() == [row for row, text in enumerate(texts) if text and one_by_one[row] is None]

@@ -114,9 +114,11 @@ def test_a_number_has_the_name_of_its_value(of_any_form):
         (["+49", "2E3", "2000.0", "1.10", "x"], None, ["+49", "2E3", "2000", "1.10", "x"]),
         (["5", "5.0", "+5", "7"], ["5.0", "8"], ["5.0", "5.0", "5.0", "7"]),
         (["5.0", "5"], ["5.0", "5"], ["5.0", "5"]),
-        (["True", "FALSE"], ["true", "false"], ["true", "false"]),
+        (["True", " FALSE"], ["true", "false"], ["true", "false"]),
+        ([" Ulm", "Ulm", "New  York\t"], None, ["Ulm", "Ulm", "New  York"]),
+        ([" Ulm", "Ulm", " x"], [" Ulm"], [" Ulm", " Ulm", " x"]),
     ],
-    ids=["all are numbers", "some are codes", "like", "like one that has both", "booleans"],
+    ids=["all are numbers", "some are codes", "like", "like one that has both", "booleans", "blanks", "like blanks"],
 )
 def test_values_have_the_names_of_their_column(texts, known, names):
     assert value_names(texts, known) == dict(zip(texts, names, strict=True))
