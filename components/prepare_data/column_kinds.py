@@ -1,5 +1,6 @@
 """Kinds of columns: which are numbers, categories or tensors, and the casts of their values (pure)."""
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal
@@ -21,6 +22,7 @@ _SCALARS = (
 _DIGITS = r"^\s*\d+\s*$"
 _THOUSANDS = r"^\s*[-+]?[1-9]\d{0,2}\.\d{3}\s*$"
 _LEAST_THOUSANDS = 3
+_LEAST_NUMBERS = 3
 
 
 TextKind = Literal["number", "digits", "date", "category"]
@@ -224,6 +226,26 @@ def lines_about_thousands(first: Mapping[str, pa.StringArray]) -> list[str]:
             lines.append(
                 f"column {name!r} has numbers such as {fractions[0].as_py().strip()} beside whole numbers, and all "
                 "fractions have three digits: if their points or commas separate thousands, remove them in the source"
+            )
+    return bounded(lines)
+
+
+def lines_about_words(first: Mapping[str, pa.StringArray]) -> list[str]:
+    """Return one line for each column of texts that are numbers and one word, which may mean a missing value.
+
+    Args:
+        first: The first values of each column of texts.
+    """
+    lines = []
+    for name, texts in first.items():
+        counts = texts.value_counts()
+        are_numbers = pc.match_substring_regex(counts.field("values"), rf"^\s*{NUMBER}\s*$")
+        words = counts.field("values").filter(pc.invert(are_numbers))
+        if len(words) == 1 and are_numbers.true_count >= _LEAST_NUMBERS:
+            word = words[0].as_py()
+            lines.append(
+                f"column {name!r} has numbers and the text {word!r}, which most of its first rows have, and becomes a "
+                f"category. If the text means a missing value, add it to missing of csv_format: {json.dumps([word])}"
             )
     return bounded(lines)
 

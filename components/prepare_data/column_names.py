@@ -57,10 +57,12 @@ def input_names(
         shown = [f"{name!r} (do you mean {other!r}?)" if other else repr(name) for name, other in similar.items()]
         problem = f"there is no column {' or '.join(shown)}"
         # A name that was written in another way is one of a header.
-        advice = "" if any(similar.values()) else advice
+        advice = "" if any(similar.values()) or missing <= {*options.drop_columns} else advice
     elif duplicates:
         problem = f"the column {duplicates[0]!r} occurs {counts[duplicates[0]]} times"
         advice = "Rename or remove all but one, or name it in drop_columns"
+        if not duplicates[0]:
+            advice = "Remove all lines above the names of the columns, give each one a name, or name '' in drop_columns"
     elif not inputs:
         problem = "there is no other column"
     else:

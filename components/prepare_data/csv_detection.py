@@ -14,7 +14,7 @@ from kfp_distributed.components.prepare_data.csv_format import CsvFormat
 from kfp_distributed.components.prepare_data.dates import family_of
 from kfp_distributed.components.prepare_data.spelled_values import NUMBER, number_names
 
-_SEPARATORS = ";\t|,"
+_SEPARATORS = "|;,\t"
 _CELL = rb'(?m)(?:^|[;\t])"? {0,20}([-+]?%b(?:[eE][-+]?\d+)?) {0,20}"?(?=[;\t\r\n]|\Z)'
 # Points and commas between each three digits may separate thousands.
 _THOUSANDS = rb"[1-9]\d{0,2}(?:%b\d{3})+"
@@ -23,6 +23,7 @@ _LINES = 100
 # Names of so many columns that are increasing numbers are no row.
 _INCREASING = 3
 _HAS_COMMAS = re.compile(rb"\D,|,\D")
+_OF_TEXT, _OF_ROWS = re.compile(rb",\s"), re.compile(rb",(?!\s)")
 # With fewer lines, one of another form tells nothing.
 _HEAD_LINES = 4
 _YEARS = range(1900, 2101)
@@ -102,19 +103,24 @@ def _separator(rows: Sequence[bytes], usual: str, *, may_be_blanks: bool) -> str
     # A line above the rows may have other characters, but the name of a single column is one word.
     may_be_title = len(plain) >= _HEAD_LINES and re.search(rb"[,;\t|]|\w\W+\w", plain[0])
     for lines in (plain, plain[1:]) if may_be_title else (plain,):
-        for separator in _SEPARATORS:
-            counts = {row.count(separator.encode()) for row in lines}
-            # Commas that are not those of numbers separate columns, whose values may have other separators.
-            is_inside = separator != "," and usual == "," and b"," in lines[0] and _HAS_COMMAS.search(b"\n".join(lines))
-            # One tab may be among many blanks.
-            is_blank = separator == "\t" and are_blanks and max(columns) > max(counts) + 1
-            if len(counts) == 1 and counts != {0} and not is_inside and not is_blank:
-                return separator
+        counts = {separator: {row.count(separator.encode()) for row in lines} for separator in _SEPARATORS}
+        found = {separator: max(numbers) for separator, numbers in counts.items() if len(numbers) == 1 and max(numbers)}
+        # One tab may be among many blanks.
+        if are_blanks and max(columns) > found.get("\t", 0) + 1:
+            found.pop("\t", None)
+        # Commas of numbers separate no columns, and text has a blank after each comma.
+        others = [separator for separator in found if separator != ","]
+        data = b"\n".join(lines[1:] or lines)
+        if others and (not _HAS_COMMAS.search(data) or (_OF_TEXT.search(data) and not _OF_ROWS.search(data))):
+            found.pop(",", None)
+        if found:
+            # Values may have other separators, but rarely more of them than there are columns, or tabs.
+            return max(found, key=lambda separator: (found[separator], _SEPARATORS.index(separator)))
         if are_blanks:
             return " "
     # Rows that do not fit are no reason to take another separator than that of the header.
-    found = re.match(rb"[^,;\t|]*([,;\t|])", plain[0])
-    return found[1].decode() if found and usual.encode() not in plain[0] else usual
+    of_header = re.match(rb"[^,;\t|]*([,;\t|])", plain[0])
+    return of_header[1].decode() if of_header and usual.encode() not in plain[0] else usual
 
 
 class _Comparison(NamedTuple):
@@ -155,8 +161,8 @@ def _compared(rows: pa.RecordBatch) -> list[_Comparison]:
     return found
 
 
-def check_header(rows: pa.RecordBatch) -> None:
-    """Check that the first row of a file has names.
+def check_header(rows: pa.RecordBatch) -> list[str]:
+    """Check that the first row of a file has names, and return a line if these are numbers.
 
     It looks like data if it has numbers in columns of numbers, dates in columns of dates, or values that occur again
     below, and no column says otherwise: by a text above numbers or dates, by a text above few values that occur again
@@ -170,16 +176,38 @@ def check_header(rows: pa.RecordBatch) -> None:
     """
     columns = _compared(rows)
     if any(column.is_name for column in columns):
-        return
+        return []
     again = any(column.occurs or column.form == column.own_form not in ("number", "") for column in columns)
     numbers = [float(column.name) for column in columns if column.form == column.own_form == "number"]
-    if not (again or numbers) or _is_sequence(numbers, again=again):
-        return
+    if not (again or numbers):
+        return []
+    if _is_sequence(numbers, again=again):
+        return [
+            f"the first row is taken for the names of the columns: {_shown(rows)}. If it is data, set csv_format to "
+            '{"header": false}'
+        ]
     raise ValueError(
         f"its first row looks like data and not like the names of columns: {_shown(rows)}. If it is data, set "
         'csv_format to {"header": false}: the columns are then column_1, column_2, … (also for label_column). If it '
         'has the names, set csv_format to {"header": true}'
     )
+
+
+def check_repeated(rows: pa.RecordBatch) -> None:
+    """Check that the first row of a file, which has the names as the user says, does not occur again.
+
+    Args:
+        rows: The first rows as texts.
+
+    Raises:
+        ValueError: It does, as in files that were joined.
+    """
+    are_equal = pa.array([True] * rows.num_rows)
+    for column in rows.columns:
+        are_equal = pc.and_(are_equal, pc.fill_null(pc.equal(column, column[0]), not column[0].is_valid))
+    again = [row for row, is_equal in enumerate(are_equal.to_pylist(), 1) if is_equal][1:]
+    if again and any(column[0].is_valid for column in rows.columns):
+        raise ValueError(f"row {again[0]} has the names of the columns again: remove all such rows but the first")
 
 
 def check_no_header(rows: pa.RecordBatch) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from kfp_distributed.components.prepare_data.chunks import CountRows, FilePart, ignore_count, whole_file
 from kfp_distributed.components.prepare_data.csv_format import (
     TO_UTF8,
+    USUAL_MISSING,
     CsvFormat,
     Readable,
     blocks,
@@ -282,7 +283,9 @@ class _Parser:
     def _advice_for_guessed(self, name: str, text: str) -> str:
         """Return what to do about a text in a column whose first values are numbers."""
         choices = ["correct it", "leave it empty"]
-        if len(text) <= _SHOWN and not re.search(r"\d", text):
+        if self._format.decimal == "." and re.fullmatch(r"\s*[-+]?\d+,\d+\s*", text):
+            choices.append('set csv_format to {"decimal": ","} if all numbers have decimal commas')
+        if len(text) <= _SHOWN and not re.search(r"\d", text) and text not in USUAL_MISSING:
             # A sign or word that replaces a number often means that it is unknown.
             missing = json.dumps([*self._format.missing, text], ensure_ascii=False)
             choices.append(f'set csv_format to {{"missing": {missing}}} if it means a missing value')
@@ -357,7 +360,7 @@ def _texts(values: pa.BinaryArray) -> tuple[pa.StringArray, dict[int, str]]:
 def _explain_length(row: pa_csv.InvalidRow) -> str:
     advice = "put texts with separators or line breaks in double quotes, and close each quote"
     if row.actual_columns == row.expected_columns + 1:
-        advice += ", or remove a separator at the end of the rows"
+        advice += ", remove a separator at the end of the rows, or name the first column, such as the row names of R"
     if row.actual_columns == 1:
         advice += ", or remove the line if it is no row"
     if row.expected_columns == 1:

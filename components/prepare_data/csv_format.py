@@ -39,8 +39,8 @@ _MARKS = {
     codecs.BOM_UTF16_LE: ("UTF-16", 'set encoding to "utf-16"'),
     codecs.BOM_UTF16_BE: ("UTF-16", 'set encoding to "utf-16"'),
 }
-# Texts that pandas takes for missing values, too, and Arrow does not.
-_MORE_NULL_VALUES = ("None", "<NA>")
+USUAL_MISSING = (*pa_csv.ConvertOptions().null_values, "None", "<NA>")
+"""Texts that pandas takes for missing values."""
 # A text of blanks alone is empty. Databases fill a column with up to 255.
 _BLANKS = [" " * length for length in range(1, 256)]
 # A row of more bytes is one whose quote is not closed.
@@ -82,7 +82,7 @@ class CsvFormat:
     @property
     def null_values(self) -> list[str]:
         """Texts that stand for a missing value."""
-        usual = [*pa_csv.ConvertOptions().null_values, *_MORE_NULL_VALUES] if self.usual_missing else [""]
+        usual = USUAL_MISSING if self.usual_missing else [""]
         return [*usual, *_BLANKS, *self.missing]
 
 
@@ -99,6 +99,8 @@ def parse_csv_format(values: Mapping[str, Any]) -> CsvFormat:
     Raises:
         ValueError: A key or value is not allowed. The message names it and what is allowed.
     """
+    if not isinstance(values, Mapping):
+        raise ValueError(f"csv_format is {values!r}: it must be a dict of {', '.join(_ALLOWED)}")  # noqa: TRY004
     for key, value in values.items():
         allowed = {
             "separator": isinstance(value, str) and len(value) == 1 and value.isascii() and value not in '"\r\n',
@@ -121,7 +123,7 @@ def parse_csv_format(values: Mapping[str, Any]) -> CsvFormat:
 
 
 _ALLOWED = {
-    "separator": 'one character, such as ";" or "\\t"',
+    "separator": 'one character, such as ";" or "\\t"; " " stands for any number of blanks',
     "decimal": '"." or ","',
     "encoding": 'one that Python knows, such as "utf-8", "latin-1" or "utf-16"',
     "header": "true or false",
@@ -138,7 +140,7 @@ def _is_encoding(name: str) -> bool:
 
 
 def utf8_line(start: bytes, encoding: str) -> str:
-    """Return a line if a text that was read in another encoding is one of UTF-8; "" if it is not.
+    """Return a line if a text was read in another encoding than its own, as it shows; else "".
 
     Args:
         start: The beginning of the text, as UTF-8.
@@ -147,6 +149,8 @@ def utf8_line(start: bytes, encoding: str) -> str:
     text = start.decode(errors="ignore")
     if text.isascii() or codecs.lookup(encoding).name.startswith("utf"):
         return ""
+    if wrong := re.search("[\x80-\x9f]", text):
+        return f'it has control characters such as {wrong[0]!r}: set the encoding in csv_format to "cp1252"'
     try:
         codecs.getincrementaldecoder("utf-8")().decode(text.encode(encoding))
     except UnicodeError:
@@ -176,11 +180,12 @@ def check_start(start: bytes, csv_format: CsvFormat) -> None:
                 f"its columns are separated by {found!r}, and those of the first file by {csv_format.separator!r}: "
                 "write all files in one way"
             )
+        needed = " " if csv_format.blanks == "separate" else csv_format.separator
         # Only files with semicolons usually have decimal commas.
         decimal = ', with "decimal": "," for numbers like 1,5' if found == ";" else ""
         also = ', "decimal": "."' if found == csv_format.decimal else ""
         raise ValueError(
-            f"its columns are separated by {found!r}, where {csv_format.separator!r} is needed: set csv_format to "
+            f"its columns are separated by {found!r}, where {needed!r} is needed: set csv_format to "
             f'{{"separator": {json.dumps(found)}{also}}}{decimal}'
         )
 

@@ -19,8 +19,14 @@ from kfp_distributed.components.prepare_data.column_kinds import (
     kind_of_texts,
     lines_about_codes,
     lines_about_thousands,
+    lines_about_words,
 )
-from kfp_distributed.components.prepare_data.csv_detection import check_header, check_no_header, detect_format
+from kfp_distributed.components.prepare_data.csv_detection import (
+    check_header,
+    check_no_header,
+    check_repeated,
+    detect_format,
+)
 from kfp_distributed.components.prepare_data.csv_files import (
     DIGITS,
     KEPT_DIGITS,
@@ -36,6 +42,7 @@ from kfp_distributed.components.prepare_data.date_columns import (
     DateForms,
     find_forms,
     lines_about_plain_days,
+    lines_about_plain_times,
     open_dates,
 )
 from kfp_distributed.components.prepare_data.dates import are_dates
@@ -91,7 +98,8 @@ class CsvTable:
             names = names[:-empty]
         if len(names) == 1 and label and names != [label]:
             raise ValueError(
-                f"its header is one column {names[0]!r}: separate the columns by {self._format.separator!r}"
+                f"its header is one column {names[0]!r}: separate the columns by {self._format.separator!r}, or name "
+                'their separator in csv_format, such as {"separator": " "} for any number of blanks'
             )
         return names
 
@@ -203,9 +211,17 @@ class CsvTable:
             read_types[options.label_column] = pa.float64()
         dates = [name for name in guessed if name in inputs and found[name] == "date" and task != "none"]
         notes = [*self._notes, *lines_about_codes(codes), *forms.lines(dates, self._format.missing)]
-        notes += lines_about_thousands({name: first[name] for name in first if found.get(name) == "number"})
-        if task != "none":
-            notes += lines_about_plain_days({name: first[name] for name in inputs if found.get(name) == "digits"})
+        numbers = [name for name in guessed if found.get(name) == "number"]
+        if task == "regression":
+            first |= first_texts([options.label_column], read_texts)
+            numbers.append(options.label_column)
+        notes += lines_about_thousands({name: first[name] for name in numbers if name in first})
+        digits = [name for name in guessed if found.get(name) == "digits"]
+        notes += lines_about_plain_days({name: first[name] for name in digits if name in inputs and task != "none"})
+        if time in digits:
+            notes += lines_about_plain_times(time, first[time])
+        words = {name: first[name] for name in guessed if found[name] == "category" and name in inputs}
+        notes += lines_about_words(words if task != "none" else {})
         times = time_type([read_types[time]] if time else [])
         return Chosen(tuple(columns), types, read_types, notes, times, forms.form(time))
 
@@ -293,14 +309,17 @@ def _detected(files: Sequence[SourcePath], options: Options) -> tuple[CsvFormat,
             start = first_rows(file, given)
             if not start:
                 continue
-            found, lines = detect_format(start, given, may_be_blanks=ending(file) != ".csv")
+            found, lines = detect_format(start, given, may_be_blanks=ending(file) in (".data", ".txt"))
             # The columns of the first source or of a model are known by their names.
-            if not (given.header and "header" in given.given) and not options.inputs:
-                as_data = read_csv(whole_file(file), {}, ignore, replace(found, header=False))
-                for rows, _ in as_data:
-                    check = check_header if given.header else check_no_header
-                    check(_with_points(rows, rows.schema.names, found))
-                    break
+            for rows, _ in read_csv(whole_file(file), {}, ignore, replace(found, header=False)):
+                rows = _with_points(rows, rows.schema.names, found)
+                if not given.header:
+                    check_no_header(rows)
+                elif "header" in given.given or options.inputs:
+                    check_repeated(rows)
+                else:
+                    lines += check_header(rows)
+                break
             lines += filter(None, [utf8_line(start, given.encoding)])
             result = found, [f"{file.name}: {line}" for line in lines]
             if not given.header or b"\n" in start.strip() or b"\r" in start.strip():

@@ -89,19 +89,22 @@ class ColumnCounts:
         return self.lowest == self.highest and self.missing < rows
 
 
-def column_warnings(columns: dict[str, ColumnCounts], rows: int, filled: Collection[str] = ()) -> list[str]:
+def column_warnings(
+    columns: dict[str, ColumnCounts], rows: int, filled: Collection[str] = (), *, is_like: bool = False
+) -> list[str]:
     """Return one line for each problem of the source's inputs.
 
     Args:
         columns: The inputs.
         rows: Rows of the source.
         filled: Columns of numbers whose gaps are filled with the median. Default: none.
+        is_like: Whether another dataset decides what becomes of missing values. Default: the parameters do.
     """
     return bounded(
         [
             line
             for name, counts in columns.items()
-            for line in _warnings_of_column(name, counts, rows, is_filled=name in filled)
+            for line in _warnings_of_column(name, counts, rows, is_filled=name in filled, is_like=is_like)
         ]
     )
 
@@ -177,14 +180,14 @@ def unseen_warnings(unseen: Sequence[Unseen]) -> list[str]:
     return lines if hidden <= 0 else [*lines[:_MAXIMUM_WARNINGS], f"… and {hidden} more such columns"]
 
 
-def _warnings_of_column(name: str, counts: ColumnCounts, rows: int, *, is_filled: bool) -> list[str]:
+def _warnings_of_column(name: str, counts: ColumnCounts, rows: int, *, is_filled: bool, is_like: bool) -> list[str]:
     lines, present = [], counts.values.total()
     if counts.missing == rows:
         lines.append(f"column {name!r} has no value in any of {rows:,} rows: name it in drop_columns")
     elif counts.missing:
         lines.append(
             f"column {name!r} has no value in {counts.missing:,} of {rows:,} rows: they "
-            + _goal(counts.kind, is_filled=is_filled)
+            + _goal(counts.kind, is_filled=is_filled, is_like=is_like)
         )
     lines += _warnings_of_numbers(name, counts, rows)
     if counts.is_constant(rows) and not counts.precision.collapses():
@@ -195,17 +198,33 @@ def _warnings_of_column(name: str, counts: ColumnCounts, rows: int, *, is_filled
         )
     # A declared column is what the user says.
     if numbers := () if counts.is_declared else text_numbers(counts.values):
+        advice = _number_advice(name, counts.values, numbers)
         lines.append(
             f"column {name!r} has numbers in text form, such as {numbers[0][:EXAMPLE_LENGTH]!r}, and becomes a "
-            f"category of {len(counts.values):,} values. If they are quantities, {_number_advice(name, numbers)}"
+            f"category of {len(counts.values):,} values. If they are quantities, {advice}"
         )
     elif len(counts.values) >= max(_MINIMUM_DISTINCT, _DISTINCT_SHARE * present):
         lines.append(
             f"column {name!r} has {len(counts.values):,} different texts in {present:,} rows, of the form "
             f"{text_form(next(iter(counts.values)))!r} (a date, an ID, free text?): a model learns nothing from a "
-            "value that occurs once. Name it in drop_columns, or write numbers or fewer categories in the source"
+            "value that occurs once. Name it in drop_columns, or write numbers or fewer categories in the source. If "
+            f'they are dates, set columns to {{{name!r}: "date FORM"}}, with a format of strptime'
+        )
+    elif same := _same_but_for_case(counts.values):
+        lines.append(
+            f"column {name!r} has the values {same[0][:EXAMPLE_LENGTH]!r} and {same[1][:EXAMPLE_LENGTH]!r}, which "
+            "differ only in case: if they are one value, write it in one way in the source"
         )
     return lines
+
+
+def _same_but_for_case(values: Collection[str]) -> tuple[str, str] | None:
+    spellings: dict[str, str] = {}
+    for value in values:
+        other = spellings.setdefault(value.casefold(), value)
+        if other != value:
+            return other, value
+    return None
 
 
 def _lost_splits(category: Unseen) -> str:
@@ -217,7 +236,7 @@ def _lost_splits(category: Unseen) -> str:
     )
 
 
-def _goal(kind: str, *, is_filled: bool) -> str:
+def _goal(kind: str, *, is_filled: bool, is_like: bool) -> str:
     """Return what becomes of missing values of a column."""
     if kind == "category":
         return 'become index 0, the category "missing". No action is needed'
@@ -225,6 +244,10 @@ def _goal(kind: str, *, is_filled: bool) -> str:
         return "stay missing (null)"
     if kind == "number" and is_filled:
         return "become the median of the training rows, which the exported model puts there, too. No action is needed"
+    if is_like:
+        return (
+            "become NaN, because the dataset in like has no number for them. The built-in trainers use the mean there"
+        )
     return (
         "become NaN. The built-in trainers use the column's mean there. Your own training function must replace NaN, "
         'or set missing to "impute" or "drop", or name the column in drop_columns'
@@ -289,10 +312,10 @@ def text_numbers(rows: Mapping[str, int]) -> list[str]:
     return numbers if sum(map(rows.__getitem__, numbers)) >= _NUMBER_SHARE * sum(rows.values()) else []
 
 
-def _number_advice(name: str, numbers: Sequence[str]) -> str:
-    """Return how texts that are numbers are read as such."""
-    if all(re.fullmatch(rf"\s*{FINITE}\s*", number) for number in numbers):
-        return f'set columns to {{{name!r}: "number"}}'
+def _number_advice(name: str, values: Collection[str], numbers: Sequence[str]) -> str:
+    """Return how the texts of a column that are numbers are read as such."""
+    if all(re.fullmatch(rf"\s*{FINITE}\s*", value) for value in values):
+        return f'set columns to {{{name!r}: "number"}}, or in CSV files decimal in csv_format to "."'
     plain = "write them in the source as plain numbers (1.5)"
     if any("," in number for number in numbers) and all(re.fullmatch(_COMMA_NUMBER, number) for number in numbers):
         return f'{plain}, or for CSV files set csv_format to {{"decimal": ","}} if their commas are decimal ones'

@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 from kfp_distributed.components.prepare_data.data_warnings import bounded
 from kfp_distributed.components.prepare_data.dates import (
     ISO,
-    are_plain_days,
     date_kind,
     family_of,
     form_of,
     iso_text,
     orders_of,
+    plain_forms,
     short_forms,
 )
 from kfp_distributed.components.prepare_data.preparation_options import Options
@@ -92,7 +92,8 @@ class DateForms:
 def _choices(text: str, forms: Sequence[str]) -> str:
     """Return how to say of which form a text is."""
     choices = " or ".join(f"{date_kind(form)!r} ({iso_text(text, form)})" for form in forms)
-    return f"set its kind in columns to {choices}. %y reads 69 as 1969, and 68 as 2068"
+    century = ". %y reads 69 as 1969, and 68 as 2068" if any("%y" in form for form in forms) else ""
+    return f"set its kind in columns to {choices}{century}"
 
 
 def lines_about_plain_days(first: Mapping[str, pa.StringArray]) -> list[str]:
@@ -106,9 +107,26 @@ def lines_about_plain_days(first: Mapping[str, pa.StringArray]) -> list[str]:
             f"column {name!r} has whole numbers such as {texts[0].as_py().strip()}, which may be dates. If they are, "
             f'set columns to {{{name!r}: "date %Y%m%d"}}'
             for name, texts in first.items()
-            if are_plain_days(texts)
+            if "%Y%m%d" in plain_forms(texts)
         ]
     )
+
+
+def lines_about_plain_times(name: str, texts: pa.StringArray) -> list[str]:
+    """Return a line if whole numbers by which rows are split may be dates that have another order.
+
+    Args:
+        name: Name of the column.
+        texts: Its first values.
+    """
+    forms = plain_forms(texts)
+    if not forms or "%Y%m%d" in forms:
+        return []
+    text = texts[0].as_py().strip()
+    return [
+        f"time_column {name!r} has whole numbers such as {text}, and the rows have their order. If they are dates, "
+        + _choices(text, forms)
+    ]
 
 
 def open_dates(options: Options) -> list[str]:

@@ -23,6 +23,8 @@ _FAMILIES: tuple[tuple[str, ...], ...] = (
     ("%m/%Y",),
     ("%m-%Y",),
     *((f"%b{sign}%Y", f"%B{sign}%Y") for sign in "- /"),
+    *((f"%Y{sign}%b", f"%Y{sign}%B") for sign in "- /"),
+    ("%d%b%Y", "%d%B%Y"),
     *((f"%d{sign}%m{sign}%Y", f"%m{sign}%d{sign}%Y") for sign in "/.-"),
     *((f"%d{sign}%b{sign}%Y", f"%d{sign}%B{sign}%Y") for sign in "- /"),
     *((f"%b %d{sign} %Y", f"%B %d{sign} %Y") for sign in (",", "")),
@@ -52,10 +54,11 @@ _YEARS = {"%Y": r"(1[5-9]|2[01])\d{2}"}
 _MONTHS = _YEARS | {"%m": r"(0[1-9]|1[0-2])"}
 _TIME = r"(\d{1,2})(:\d{2}(?::\d{2}(?:[.,]\d{1,9})?)?)\s*([AaPp][Mm])?\s*(Z|UTC|GMT|[+-]\d{2}:?\d{2})?"
 _TIME_AT_END = re.compile(rf"[T\s]\s*{_TIME}$")
-_MAY_BE_DATE = rf"^\s*(\d{{1,4}}[-/.]\d|(\d{{1,2}}[- /])?{_PARTS['%b']}[a-zA-Z]{{0,6}}[- /]\d)"
+_MONTH = rf"{_PARTS['%b']}[a-zA-Z]{{0,6}}"
+_MAY_BE_DATE = rf"^\s*(\d{{1,4}}[-/.]\d|(\d{{1,2}}[- /]?)?{_MONTH}[- /]?\d|\d{{4}}[- /]{_MONTH})"
 _UTC = re.compile("UTC|GMT|Z")
-# Whole numbers that are days, such as 20181015.
-_PLAIN_DAY = r"^\s*(1[5-9]|2[01])\d{2}(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])\s*$"
+_PLAIN = {"%Y": r"(1[89]|20)\d{2}", "%y": r"\d{2}", "%m": "(0[1-9]|1[0-2])", "%d": r"(0[1-9]|[12]\d|3[01])"}
+_PLAIN_FORMS = ("%Y%m%d", "%d%m%Y", "%m%d%Y", "%y%m%d", "%d%m%y", "%m%d%y")
 _TIME_DIRECTIVES = re.compile("%[HIMSpfzXcT]")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECONDS_OF_A_DAY = 86_400 * 10**6
@@ -114,9 +117,11 @@ def short_forms(texts: pa.StringArray) -> list[str]:
     return [form for form, count in matches.items() if 2 * count > len(texts) and count == max(matches.values())]
 
 
-def are_plain_days(texts: pa.StringArray) -> bool:
-    """Return whether there are texts, and all are whole numbers such as 20181015, whose digits are those of a day."""
-    return len(texts) > 0 and bool(pc.all(pc.match_substring_regex(texts, _PLAIN_DAY)).as_py())
+def plain_forms(texts: pa.StringArray) -> list[str]:
+    """Return the forms of days without signs, such as %Y%m%d, that all texts have, which are whole numbers."""
+    patterns = {form: re.sub("%.", lambda part: _PLAIN[part[0]], form) for form in _PLAIN_FORMS}
+    matches = {form: pc.match_substring_regex(texts, rf"^\s*{day}\s*$") for form, day in patterns.items()}
+    return [form for form, are_of_it in matches.items() if pc.all(are_of_it).as_py()]
 
 
 def is_form(form: str) -> bool:

@@ -179,7 +179,7 @@ def _check_like(
 def _check_kind(column: str, kind: str) -> None:
     """Check the kind that a user has declared for a column."""
     if not kind.startswith("date "):
-        _one_of(f"columns: the kind of {column!r}", kind, DECLARED_KINDS)
+        _one_of(f"columns: the kind of {column!r}", kind, (*DECLARED_KINDS, "date FORM"))
     elif not is_form(form_of(kind)):
         raise ValueError(
             f"columns: the kind of {column!r} is {kind!r}: after date must be a format of Python's strptime that has "

@@ -286,7 +286,7 @@ class Merge:
             {name: count.missing for name, count in counts.items()},
             [
                 *self._lines_about_rare_classes(spelled),
-                *column_warnings(counts, self._all.rows, filled),
+                *column_warnings(counts, self._all.rows, filled, is_like=like is not None),
                 *label_warnings(label.name, dict(zip(label.classes, class_counts, strict=True))),
             ],
             tuple(name for name, count in counts.items() if count.precision.collapses()),

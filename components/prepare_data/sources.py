@@ -92,6 +92,9 @@ def open_source(
     types = {"folders" if file.is_dir() else ending(file) or "no ending" for file in files}
     if table := _table_format(types, options, files):
         opened = table_source(files, table, options, codes, task)
+        if options.csv_format.given and not isinstance(table, CsvTable):
+            line = f"csv_format has no effect: {path.name} has no CSV files"
+            opened = replace(opened, notes=(*opened.notes, line))
         if options.image_size and not any(column.shape for column in opened.columns):
             size = "x".join(map(str, options.image_size))
             line = f"image_size is {size!r}, and has no effect: no input of {path.name} is an image"
@@ -208,8 +211,8 @@ def array_source(name: str, arrays: Mapping[str, Any], options: Options, task: T
         ):
             raise ValueError(
                 f"{name}: array {key!r} is {array.dtype} {list(array.shape)}: it must have numbers or be 1-D with "
-                f"texts, and have as many rows as the 1-D {'labels ' if options.label_column else ''}{first!r} "
-                f"{list(used[first].shape)}, at least one. Or name it in drop_columns"
+                f"texts, and have as many rows as the {'labels ' if options.label_column else ''}{first!r} "
+                f"{list(used[first].shape)}, at least one, which are 1-D. Or name it in drop_columns"
             )
     forms = _date_forms(options, used, rows)
     columns, types = [], {}

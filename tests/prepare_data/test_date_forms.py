@@ -17,7 +17,7 @@ pytestmark = pytest.mark.takes(5)
 
 DAYS = [datetime.date(2018, 1, 1) + datetime.timedelta(days) for days in range(0, 4000, 40)]
 FORMS = ("%Y/%m/%d", "%Y.%m.%d", "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%m.%d.%Y", "%d-%m-%Y", "%m-%d-%Y")
-NAMED_MONTHS = ("%d-%b-%Y", "%d %B %Y", "%b %d %Y")
+NAMED_MONTHS = ("%d-%b-%Y", "%d %B %Y", "%b %d %Y", "%d%b%Y")
 MAY = (datetime.date(2019, 5, 1) - datetime.date(1970, 1, 1)).days
 AMBIGUOUS = "at,x,label\n" + "1/5/2019,1,a\n2/6/2019,2,b\n" * 20
 
@@ -86,7 +86,7 @@ def test_a_declared_column_is_read_in_the_form_of_its_texts(ending, file, run, t
         assert (line in capsys.readouterr().out) == (kind == "date")
 
 
-@pytest.mark.parametrize("form", ["%Y-%m", "%Y/%m", "%m/%Y", "%m-%Y", "%b %Y", "%B-%Y"])
+@pytest.mark.parametrize("form", ["%Y-%m", "%Y/%m", "%m/%Y", "%m-%Y", "%b %Y", "%B-%Y", "%Y %b"])
 def test_a_month_is_its_first_day(form, file, run, tmp_path):
     months = [datetime.date(1949 + row // 12, row % 12 + 1, 1) for row in range(100)]
     run(source_of(file, "csv", [f"{day}" for day in months], "iso"), "iso")
@@ -272,6 +272,16 @@ def test_wrong_formats_are_refused(kind):
             drop_columns=(),
             columns={"at": kind},
         )
+
+
+def test_whole_numbers_in_the_order_of_days_are_named(file, run, capsys):
+    rows = "".join(f"{day.strftime('%d%m%Y')},{'ab'[row % 2]}\n" for row, day in enumerate(DAYS))
+    line = "time_column 'at' has whole numbers such as 01012018, and the rows have their order. If they are dates, set"
+    for columns, is_named in (({"at": "number"}, False), ({"at": "date %d%m%Y"}, False), ({}, True)):
+        run(
+            file("data.csv", "at,x,label\n" + rows.replace(",", ",1,")), str(columns), time_column="at", columns=columns
+        )
+        assert (line in capsys.readouterr().out) == is_named, columns
 
 
 def test_whole_numbers_that_may_be_dates_are_named(file, run, capsys):
