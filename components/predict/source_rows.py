@@ -14,7 +14,6 @@ from kfp_distributed.components.predict.joined_rows import joined_rows
 from kfp_distributed.components.predict.seen_values import seen_values
 from kfp_distributed.components.prepare_data.chunks import CHUNK_BYTES, Chunk, CountRows, FilePart, ignore_count
 from kfp_distributed.components.prepare_data.column_names import ColumnsMissing
-from kfp_distributed.components.prepare_data.csv_table import lines_about_missing
 from kfp_distributed.components.prepare_data.folder_splits import splits_of
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.python_values import python_values
@@ -22,7 +21,7 @@ from kfp_distributed.components.prepare_data.read import kept_types, options_lik
 from kfp_distributed.components.prepare_data.reading import LateFindings, Reject
 from kfp_distributed.components.prepare_data.source import Source
 from kfp_distributed.components.prepare_data.source_files import DELIMITED, SourceFiles, ending
-from kfp_distributed.components.prepare_data.sources import open_source
+from kfp_distributed.components.prepare_data.sources import lines_about_missing, open_source
 from kfp_distributed.components.prepare_data.spelled_values import number_names, value_names
 from kfp_distributed.components.prepare_data.stored_files import SourcePath
 from kfp_distributed.storage.dataset import Column, Task, column_matrix

@@ -1,7 +1,6 @@
 """CSV files as a table: the values decide how each column is read."""
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -270,22 +269,6 @@ class CsvTable:
     def expected_bytes(self, file: SourcePath) -> int:
         """Return the approximate size of a file's rows in the shards."""
         return file.stat().st_size  # Most numbers take 4 characters or more, and 4 bytes in the shards.
-
-
-def lines_about_missing(readers: Iterable[object]) -> list[str]:
-    """Return a line about the texts for missing values that no value is, after all rows were read.
-
-    Args:
-        readers: The readers of the sources, of which those of CSV files count.
-    """
-    tables = [reader for reader in readers if isinstance(reader, CsvTable)]
-    unused = (
-        [text for text in tables[0].unused_texts if all(text in table.unused_texts for table in tables)]
-        if tables
-        else []
-    )
-    texts = json.dumps(unused, ensure_ascii=False)
-    return [f'csv_format: "missing" has {texts}, which no value is'] if unused else []
 
 
 def _has_value(block: bytes, value: bytes, separator: bytes) -> bool:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from kfp_distributed.components.prepare_data.chunks import CHUNK_BYTES
-from kfp_distributed.components.prepare_data.csv_table import lines_about_missing
 from kfp_distributed.components.prepare_data.dates import form_of
 from kfp_distributed.components.prepare_data.disk_errors import disk_errors
 from kfp_distributed.components.prepare_data.folder_splits import split_sources
@@ -18,7 +17,7 @@ from kfp_distributed.components.prepare_data.scan import Scan, Scanner, lines_ab
 from kfp_distributed.components.prepare_data.scan_tasks import TaskScanner
 from kfp_distributed.components.prepare_data.source import Source, SplitBy
 from kfp_distributed.components.prepare_data.source_files import SourceFiles
-from kfp_distributed.components.prepare_data.sources import open_source
+from kfp_distributed.components.prepare_data.sources import lines_about_missing, open_source
 from kfp_distributed.components.prepare_data.split_rows import DRAWN, TEST, VALIDATION
 from kfp_distributed.components.prepare_data.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.stored_pieces import AHEAD_BYTES

@@ -1,7 +1,8 @@
 """Opens files, folders, arrays and images as sources of rows."""
 
+import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -124,6 +125,22 @@ def open_source(
             file_of_row=pixels.name_of_row,
         )
     return replace(opened, notes=(*lines_about_files(left_out), *opened.notes))
+
+
+def lines_about_missing(readers: Iterable[object]) -> list[str]:
+    """Return a line about the texts for missing values that no value is, after all rows were read.
+
+    Args:
+        readers: The readers of the sources, of which those of CSV files count.
+    """
+    tables = [reader for reader in readers if isinstance(reader, CsvTable)]
+    unused = (
+        [text for text in tables[0].unused_texts if all(text in table.unused_texts for table in tables)]
+        if tables
+        else []
+    )
+    texts = json.dumps(unused, ensure_ascii=False)
+    return [f'csv_format: "missing" has {texts}, which no value is'] if unused else []
 
 
 def _table_format(endings: set[str], options: Options, files: Sequence[SourcePath]) -> TableFormat | None:
