@@ -226,6 +226,16 @@ def array_source(name: str, arrays: Mapping[str, Any], options: Options, task: T
             or 0 in array.shape
             or (must_be_flat and not is_flat)
         ):
+            if array.dtype.kind == "M" and is_flat:
+                raise ValueError(
+                    f"{name}: array {key!r} has dates: save them as texts, by astype(str), and set columns to "
+                    f'{{{key!r}: "date"}}'
+                )
+            if must_be_flat and not is_flat:
+                raise ValueError(
+                    f"{name}: array {key!r} is {array.dtype} {list(array.shape)}: save it as 1-D, by argmax(axis=1) if "
+                    "it has one column for each class, else by ravel()"
+                )
             raise ValueError(
                 f"{name}: array {key!r} is {array.dtype} {list(array.shape)}: it must have numbers or be 1-D with "
                 f"texts, and have as many rows as the 1-D {'labels ' if options.label_column else ''}{first!r} "

@@ -126,7 +126,8 @@ def test_npz_is_read_in_parts(file, tmp_path, monkeypatch):
         ),
         ({"kind": [1], "x": np.zeros((1, 0))}, r"array 'x' is float64 \[1, 0\]: "),
         ({"kind": [1], "x": np.array([1j])}, r"array 'x' is complex128 \[1\]: it must have numbers"),
-        ({"kind": np.eye(2), "x": [1, 2]}, r"the 1-D labels 'kind' \[2, 2\]"),
+        ({"kind": np.eye(2), "x": [1, 2]}, r"array 'kind' is float64 \[2, 2\]: save it as 1-D, by argmax\(axis=1\)"),
+        ({"kind": [1, 2], "x": np.array(["2024-01-31"] * 2, "M8[D]")}, r"array 'x' has dates: save them as texts"),
         ({"kind": [1, 2], "x": 3}, r"array 'x' is int64 \[\]"),
         (
             {"kind": [1], "x": np.array([["a"]])},
