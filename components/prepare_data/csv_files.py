@@ -258,7 +258,7 @@ class _Parser:
             column_types=types,
             include_columns=[*types],
             strings_can_be_null=True,
-            null_values=self._format.null_values,
+            null_values=self._format.null_values(self._block),
             decimal_point=self._format.decimal,
         )
 

@@ -41,8 +41,9 @@ _MARKS = {
 }
 USUAL_MISSING = (*pa_csv.ConvertOptions().null_values, "None", "<NA>")
 """Texts that pandas takes for missing values."""
-# A text of blanks alone is empty. Databases fill a column with up to 255.
-_BLANKS = [" " * length for length in range(1, 256)]
+# A text of blanks alone is empty. Databases fill a column with up to 255. Arrow needs as long for so many missing texts
+# of each column as for 10,000 numbers.
+_BLANKS, _MOST_BLANKS = 64, 255
 # A row of more bytes is one whose quote is not closed.
 _ROW_BYTES = 2**26
 
@@ -79,11 +80,11 @@ class CsvFormat:
         """What separates the values of a row."""
         return Separation(self.separator, self.blanks)
 
-    @property
-    def null_values(self) -> list[str]:
-        """Texts that stand for a missing value."""
+    def null_values(self, rows: bytes) -> list[str]:
+        """Return the texts that stand for a missing value in some rows."""
         usual = USUAL_MISSING if self.usual_missing else [""]
-        return [*usual, *_BLANKS, *self.missing]
+        longest = 0 if b" " not in rows else _BLANKS if b" " * (_BLANKS + 1) not in rows else _MOST_BLANKS
+        return [*usual, *(" " * length for length in range(1, longest + 1)), *self.missing]
 
 
 class Readable(Protocol):
