@@ -17,14 +17,14 @@ import pyarrow as pa
 import pyarrow.csv
 from measure import table
 
-from kfp_distributed.components.prepare_data.leakage import rank_predictors
-from kfp_distributed.components.prepare_data.pieces import Pieces
+from kfp_distributed.components.prepare_data.pieces.piece_files import Pieces
 from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.profile import Profile
-from kfp_distributed.components.prepare_data.scan import scan
-from kfp_distributed.components.prepare_data.sources import open_source
-from kfp_distributed.components.prepare_data.strata import plan_strata
-from kfp_distributed.components.prepare_data.write import write_splits
+from kfp_distributed.components.prepare_data.report.leakage import rank_predictors
+from kfp_distributed.components.prepare_data.report.profile import Profile
+from kfp_distributed.components.prepare_data.scan.scanner import scan
+from kfp_distributed.components.prepare_data.split.strata import plan_strata
+from kfp_distributed.components.prepare_data.tables.open_source import open_source
+from kfp_distributed.components.prepare_data.writing.write import write_splits
 from kfp_distributed.storage.dataset import DatasetManifest
 
 _T = TypeVar("_T")
@@ -128,7 +128,7 @@ def _measure(file: Path) -> dict[str, float]:
 
 
 def _imported() -> tuple[Callable[..., object], Callable[..., str]]:
-    from kfp_distributed.components.prepare_data.overview import overview_page
+    from kfp_distributed.components.prepare_data.report.overview import overview_page
     from kfp_distributed.reports.page import render_page
 
     return overview_page, render_page

@@ -1,6 +1,7 @@
 """Check the imports between the modules of the library. Sources are parsed, not imported."""
 
 import ast
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -64,22 +65,22 @@ SHARED_ROOMS = ("components.model_formats.", "components.model_versions.", "comp
 """Packages beside the steps that several of them import."""
 
 ROW_READERS = (
-    "spelled_values",
-    "chunks",
-    "column_names",
     "csv_format",
-    "disk_errors",
-    "download_limit",
-    "fetch",
-    "folder_splits",
     "preparation_options",
-    "python_values",
     "read",
-    "reading",
-    "source",
-    "source_files",
-    "sources",
-    "stored_files",
+    "sources.chunks",
+    "sources.disk_errors",
+    "sources.download_limit",
+    "sources.fetch",
+    "sources.folder_splits",
+    "sources.reading",
+    "sources.source_files",
+    "sources.stored_files",
+    "columns.column_names",
+    "columns.python_values",
+    "columns.source",
+    "columns.spelled_values",
+    "tables.open_source",
 )
 """Modules of `prepare_data` that read sources, and explain a full disk. `predict` uses them, so that a model gets each
 row of a table as it would get it from the dataset that `prepare_data` makes of the table."""
@@ -88,6 +89,38 @@ TRAIN = "components.train"
 TRAIN_ROOMS = (("describe",), ("run",), ("tell",), ("component", "step"))
 """The rooms of components/train in the order in which data goes through them, and the modules that connect them. A
 module imports only from its own room and the rooms before it."""
+
+PREPARE_DATA = "components.prepare_data"
+SETTINGS = ("csv_format", "preparation_options")
+"""Modules of `prepare_data` that all its rooms may import."""
+
+DOWNWARDS = {(f"{PREPARE_DATA}.preparation_options", f"{PREPARE_DATA}.columns.dates")}
+"""The only import of a room by the settings: forms of dates are checked by the module that reads them."""
+
+PREPARE_DATA_ROOMS = (
+    ("sources",),
+    ("columns",),
+    ("tables",),
+    ("report",),
+    ("pieces",),
+    ("scan",),
+    ("split",),
+    ("writing",),
+    (
+        "component",
+        "preparation_job",
+        "preparation_replica",
+        "preparation_results",
+        "preparation_run",
+        "prepare",
+        "read",
+        "step",
+    ),
+)
+"""The same of components/prepare_data, and the modules that connect them."""
+
+MOST_MODULES = 16
+"""So many modules of `prepare_data` may be in one folder."""
 
 IMPURE_PACKAGES = {
     *("asyncio", "kubernetes", "multiprocessing", "os", "random", "select", "shutil", "signal", "socket", "subprocess"),
@@ -335,15 +368,28 @@ def test_each_step_is_a_package_that_no_other_step_imports():
 
 @pytest.mark.parametrize(
     ("package", "layers"),
-    [(TRAIN, TRAIN_ROOMS), (RUN, RUN_LAYERS), (RUNNERS, RUNNERS_LAYERS), ("trainers", TRAINERS_LAYERS)],
+    [
+        (TRAIN, TRAIN_ROOMS),
+        (RUN, RUN_LAYERS),
+        (RUNNERS, RUNNERS_LAYERS),
+        (PREPARE_DATA, (SETTINGS, *PREPARE_DATA_ROOMS)),
+        ("trainers", TRAINERS_LAYERS),
+    ],
 )
 def test_layers_import_only_lower_layers(package, layers):
     violations = []
     for module, statement in own_imports():
         own, target = layer_of(module, package, layers), layer_of(statement.module, package, layers)
-        if own is not None and target is not None and target > own:
+        if own is not None and target is not None and target > own and (module, statement.module) not in DOWNWARDS:
             violations.append(f"{module}:{statement.line} imports {statement.module}")
     assert violations == []
+
+
+def test_folders_of_prepare_data_have_few_modules():
+    modules = Counter(
+        file.parent.name for file in (ROOT / PREPARE_DATA.replace(".", "/")).rglob("*.py") if file.name != "__init__.py"
+    )
+    assert {name: count for name, count in modules.items() if count > MOST_MODULES} == {}
 
 
 def test_what_describes_a_training_is_pure():

@@ -9,8 +9,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kfp_distributed.components.predict.seen_values import SeenValues
-from kfp_distributed.components.prepare_data.chunks import Chunk, CountRows, FilePart
-from kfp_distributed.components.prepare_data.reading import LateFindings, Reject
+from kfp_distributed.components.prepare_data.sources.chunks import Chunk, CountRows, FilePart
+from kfp_distributed.components.prepare_data.sources.reading import LateFindings, Reject
 
 
 @dataclass(frozen=True)

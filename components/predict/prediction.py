@@ -22,11 +22,11 @@ from kfp_distributed.components.predict.prediction_request import PredictionRequ
 from kfp_distributed.components.predict.predictor import forget_model, loaded_model, loaded_predictor
 from kfp_distributed.components.predict.seen_values import SeenValues
 from kfp_distributed.components.predict.source_rows import SourceRows, open_rows
-from kfp_distributed.components.prepare_data.disk_errors import disk_errors
-from kfp_distributed.components.prepare_data.fetch import is_stored, local_copy, refuse_downloads, stored_source
 from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.reading import ReadAgain, RejectedRows, RowsRefused
-from kfp_distributed.components.prepare_data.stored_files import SourcePath
+from kfp_distributed.components.prepare_data.sources.disk_errors import disk_errors
+from kfp_distributed.components.prepare_data.sources.fetch import is_stored, local_copy, refuse_downloads, stored_source
+from kfp_distributed.components.prepare_data.sources.reading import ReadAgain, RejectedRows, RowsRefused
+from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath
 from kfp_distributed.components.source_address import DIGITS
 from kfp_distributed.components.worker_pool.piece_tasks import run_here
 from kfp_distributed.components.worker_pool.stored_tasks import Engine, StoredTasks

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from kfp_distributed.components.prepare_data.spelled_values import value_names
+from kfp_distributed.components.prepare_data.columns.spelled_values import value_names
 from kfp_distributed.storage.dataset import Column
 
 _EXAMPLES = 4

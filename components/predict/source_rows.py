@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 from kfp_distributed.components.predict.input_rows import InputRows
 from kfp_distributed.components.predict.joined_rows import joined_rows
 from kfp_distributed.components.predict.seen_values import seen_values
-from kfp_distributed.components.prepare_data.chunks import CHUNK_BYTES, Chunk, CountRows, FilePart, ignore_count
-from kfp_distributed.components.prepare_data.column_names import ColumnsMissing
-from kfp_distributed.components.prepare_data.folder_splits import splits_of
+from kfp_distributed.components.prepare_data.columns.column_names import ColumnsMissing
+from kfp_distributed.components.prepare_data.columns.python_values import python_values
+from kfp_distributed.components.prepare_data.columns.source import Source
+from kfp_distributed.components.prepare_data.columns.spelled_values import number_names, value_names
 from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.python_values import python_values
 from kfp_distributed.components.prepare_data.read import kept_types, options_like
-from kfp_distributed.components.prepare_data.reading import LateFindings, Reject
-from kfp_distributed.components.prepare_data.source import Source
-from kfp_distributed.components.prepare_data.source_files import DELIMITED, SourceFiles, ending
-from kfp_distributed.components.prepare_data.sources import lines_about_missing, open_source
-from kfp_distributed.components.prepare_data.spelled_values import number_names, value_names
-from kfp_distributed.components.prepare_data.stored_files import SourcePath
+from kfp_distributed.components.prepare_data.sources.chunks import CHUNK_BYTES, Chunk, CountRows, FilePart, ignore_count
+from kfp_distributed.components.prepare_data.sources.folder_splits import splits_of
+from kfp_distributed.components.prepare_data.sources.reading import LateFindings, Reject
+from kfp_distributed.components.prepare_data.sources.source_files import DELIMITED, SourceFiles, ending
+from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath
+from kfp_distributed.components.prepare_data.tables.open_source import lines_about_missing, open_source
 from kfp_distributed.storage.dataset import Column, Task, column_matrix
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
+from kfp_distributed.components.prepare_data.columns.dates import form_of, is_form
 from kfp_distributed.components.prepare_data.csv_format import CsvFormat, parse_csv_format
-from kfp_distributed.components.prepare_data.dates import form_of, is_form
 from kfp_distributed.storage.dataset import TASKS, DatasetManifest, Task
 
 # Rows wait in memory until they are a row group. With more shards, row groups would be small.

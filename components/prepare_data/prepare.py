@@ -11,26 +11,26 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from kfp_distributed.components.artifacts import Artifact
-from kfp_distributed.components.prepare_data.data_warnings import (
+from kfp_distributed.components.prepare_data.preparation_options import Options
+from kfp_distributed.components.prepare_data.read import read_sources
+from kfp_distributed.components.prepare_data.report.data_warnings import (
     duplicate_warnings,
     leakage_warnings,
     scaling_warnings,
     unseen_warnings,
 )
-from kfp_distributed.components.prepare_data.disk_errors import disk_errors
-from kfp_distributed.components.prepare_data.fetch import is_stored, local_copy, refuse_downloads, stored_source
-from kfp_distributed.components.prepare_data.label_warnings import untrained_warnings
-from kfp_distributed.components.prepare_data.log_scale import log_scale_lines
-from kfp_distributed.components.prepare_data.outliers import label_outlier_warnings, outlier_warnings
-from kfp_distributed.components.prepare_data.overview import OverviewPage, overview_page
-from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.profile import Profile
-from kfp_distributed.components.prepare_data.read import read_sources
-from kfp_distributed.components.prepare_data.source_files import source_states
-from kfp_distributed.components.prepare_data.stored_files import SourcePath
-from kfp_distributed.components.prepare_data.stored_shards import shard_stores, store_shards, take_shards
-from kfp_distributed.components.prepare_data.strata import plan_strata
-from kfp_distributed.components.prepare_data.write import write_splits
+from kfp_distributed.components.prepare_data.report.label_warnings import untrained_warnings
+from kfp_distributed.components.prepare_data.report.log_scale import log_scale_lines
+from kfp_distributed.components.prepare_data.report.outliers import label_outlier_warnings, outlier_warnings
+from kfp_distributed.components.prepare_data.report.overview import OverviewPage, overview_page
+from kfp_distributed.components.prepare_data.report.profile import Profile
+from kfp_distributed.components.prepare_data.sources.disk_errors import disk_errors
+from kfp_distributed.components.prepare_data.sources.fetch import is_stored, local_copy, refuse_downloads, stored_source
+from kfp_distributed.components.prepare_data.sources.source_files import source_states
+from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath
+from kfp_distributed.components.prepare_data.split.strata import plan_strata
+from kfp_distributed.components.prepare_data.writing.stored_shards import shard_stores, store_shards, take_shards
+from kfp_distributed.components.prepare_data.writing.write import write_splits
 from kfp_distributed.components.source_address import DIGITS
 from kfp_distributed.components.worker_pool.piece_tasks import run_here
 from kfp_distributed.components.worker_pool.stored_tasks import Engine, StoredTasks

@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from kfp_distributed.components.prepare_data.chunks import CHUNK_BYTES
-from kfp_distributed.components.prepare_data.dates import form_of
-from kfp_distributed.components.prepare_data.disk_errors import disk_errors
-from kfp_distributed.components.prepare_data.folder_splits import split_sources
-from kfp_distributed.components.prepare_data.pieces import PIECE_BYTES, PieceFiles, Pieces
+from kfp_distributed.components.prepare_data.columns.dates import form_of
+from kfp_distributed.components.prepare_data.columns.source import Source, SplitBy
+from kfp_distributed.components.prepare_data.pieces.piece_files import PIECE_BYTES, PieceFiles, Pieces
+from kfp_distributed.components.prepare_data.pieces.stored_pieces import AHEAD_BYTES
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind, Options
-from kfp_distributed.components.prepare_data.reading import ReadAgain, RejectedRows
-from kfp_distributed.components.prepare_data.scan import Scan, Scanner, lines_about_gaps
-from kfp_distributed.components.prepare_data.scan_tasks import TaskScanner
-from kfp_distributed.components.prepare_data.source import Source, SplitBy
-from kfp_distributed.components.prepare_data.source_files import SourceFiles
-from kfp_distributed.components.prepare_data.sources import lines_about_missing, open_source
-from kfp_distributed.components.prepare_data.split_rows import DRAWN, TEST, VALIDATION
-from kfp_distributed.components.prepare_data.stored_files import SourcePath
-from kfp_distributed.components.prepare_data.stored_pieces import AHEAD_BYTES
+from kfp_distributed.components.prepare_data.scan.scan_tasks import TaskScanner
+from kfp_distributed.components.prepare_data.scan.scanner import Scan, Scanner, lines_about_gaps
+from kfp_distributed.components.prepare_data.scan.split_keys import DRAWN, TEST, VALIDATION
+from kfp_distributed.components.prepare_data.sources.chunks import CHUNK_BYTES
+from kfp_distributed.components.prepare_data.sources.disk_errors import disk_errors
+from kfp_distributed.components.prepare_data.sources.folder_splits import split_sources
+from kfp_distributed.components.prepare_data.sources.reading import ReadAgain, RejectedRows
+from kfp_distributed.components.prepare_data.sources.source_files import SourceFiles
+from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath
+from kfp_distributed.components.prepare_data.tables.open_source import lines_about_missing, open_source
 from kfp_distributed.components.worker_pool.stored_tasks import StoredTasks
 from kfp_distributed.storage.dataset import Column, Task
 

@@ -13,7 +13,7 @@ from kfp_distributed.components.prepare_data.preparation_job import LEAST_MEMORY
 from kfp_distributed.components.prepare_data.preparation_options import parse_options
 from kfp_distributed.components.prepare_data.preparation_run import prepare_in_pods
 from kfp_distributed.components.prepare_data.prepare import prepare
-from kfp_distributed.components.prepare_data.reading import RowsRefused
+from kfp_distributed.components.prepare_data.sources.reading import RowsRefused
 from kfp_distributed.components.source_address import DIGITS
 from kfp_distributed.components.train.tell.log_format import print_entry
 from kfp_distributed.components.train.tell.step_log import StepLog

@@ -15,8 +15,8 @@ from release import IMAGES
 from kfp_distributed.components.evaluate.regression_scores import RegressionScores
 from kfp_distributed.components.evaluate.scores import Evaluation
 from kfp_distributed.components.evaluate.threshold import DIRECTIONS
-from kfp_distributed.components.prepare_data import data_warnings
-from kfp_distributed.components.prepare_data.chunk_scan import MAXIMUM_DISTINCT
+from kfp_distributed.components.prepare_data.report import data_warnings
+from kfp_distributed.components.prepare_data.scan.chunk_scan import MAXIMUM_DISTINCT
 from kfp_distributed.components.train.describe.distributions import KEYS, parse_distribution
 from kfp_distributed.components.train.describe.manifests import HASH_ANNOTATION
 from kfp_distributed.components.train.describe.manifests.train_job import DISTRIBUTION_ANNOTATION

@@ -5,9 +5,11 @@ from types import SimpleNamespace
 import pytest
 from dask_processes import start_cluster
 
-from kfp_distributed.components.prepare_data import csv_files, json_files, read, text_parts, write
+from kfp_distributed.components.prepare_data import read
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.prepare import prepare
+from kfp_distributed.components.prepare_data.tables import csv_files, json_files, text_parts
+from kfp_distributed.components.prepare_data.writing import write
 from kfp_distributed.components.worker_pool.dask_engine import DaskEngine
 from kfp_distributed.processes import ProcessGroup
 

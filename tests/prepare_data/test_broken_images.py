@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 from prepare_data.test_images import image
 
-from kfp_distributed.components.prepare_data import sources
+from kfp_distributed.components.prepare_data.tables import open_source as sources
 from kfp_distributed.storage.dataset import read_batches
 
 

@@ -9,13 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kfp_distributed.components.prepare_data import chunk_scan, csv_files, json_files
-from kfp_distributed.components.prepare_data.chunk_scan import scan_chunk
-from kfp_distributed.components.prepare_data.pieces import Pieces, order_by_key
+from kfp_distributed.components.prepare_data.pieces.piece_files import Pieces, order_by_key
 from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.reading import ReadAgain, RejectedRows
-from kfp_distributed.components.prepare_data.scan import Merge, scan
-from kfp_distributed.components.prepare_data.sources import open_source
+from kfp_distributed.components.prepare_data.scan import chunk_scan
+from kfp_distributed.components.prepare_data.scan.chunk_scan import scan_chunk
+from kfp_distributed.components.prepare_data.scan.scanner import Merge, scan
+from kfp_distributed.components.prepare_data.sources.reading import ReadAgain, RejectedRows
+from kfp_distributed.components.prepare_data.tables import csv_files, json_files
+from kfp_distributed.components.prepare_data.tables.open_source import open_source
 
 pytestmark = pytest.mark.takes(18)
 

@@ -13,13 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from kfp_distributed.components.prepare_data import chunks, csv_files, json_files, text_parts
-from kfp_distributed.components.prepare_data.chunks import chunks_of, whole_file
-from kfp_distributed.components.prepare_data.csv_files import csv_parts
-from kfp_distributed.components.prepare_data.csv_format import CsvFormat, blocks, opened_text
+from kfp_distributed.components.prepare_data.csv_format import CsvFormat
 from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.reading import RejectedRows
-from kfp_distributed.components.prepare_data.sources import open_source
+from kfp_distributed.components.prepare_data.sources import chunks
+from kfp_distributed.components.prepare_data.sources.chunks import chunks_of, whole_file
+from kfp_distributed.components.prepare_data.sources.reading import RejectedRows
+from kfp_distributed.components.prepare_data.sources.texts import opened_text
+from kfp_distributed.components.prepare_data.tables import csv_files, json_files, text_parts
+from kfp_distributed.components.prepare_data.tables.csv_files import csv_parts
+from kfp_distributed.components.prepare_data.tables.open_source import open_source
+from kfp_distributed.components.prepare_data.tables.text_parts import blocks
 
 WHOLE = 2**40
 FIRST, BLOCK = 24, 40

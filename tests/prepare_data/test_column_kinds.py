@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from prepare_data.test_sources import category, number, opened, parquet, rows_of
 
-from kfp_distributed.components.prepare_data import csv_files
+from kfp_distributed.components.prepare_data.tables import csv_files
 
 # Bytes of more than the first batch of a CSV file.
 MANY = 2**18

@@ -8,16 +8,10 @@ from io import StringIO
 import pyarrow as pa
 import pytest
 
-from kfp_distributed.components.prepare_data import csv_files
-from kfp_distributed.components.prepare_data.csv_detection import check_header, detect_format
-from kfp_distributed.components.prepare_data.csv_format import CsvFormat, parse_csv_format
-from kfp_distributed.components.prepare_data.csv_quotes import (
-    COMMAS,
-    Separation,
-    check_quotes,
-    last_row_end,
-    without_blanks,
-)
+from kfp_distributed.components.prepare_data.csv_format import COMMAS, CsvFormat, Separation, parse_csv_format
+from kfp_distributed.components.prepare_data.tables import csv_files
+from kfp_distributed.components.prepare_data.tables.csv_detection import check_header, detect_format
+from kfp_distributed.components.prepare_data.tables.csv_quotes import check_quotes, last_row_end, without_blanks
 from kfp_distributed.storage.dataset import read_batches
 
 pytestmark = pytest.mark.takes(3)

@@ -5,10 +5,10 @@ import re
 import pytest
 
 from kfp_distributed.components.prepare_data.csv_format import CsvFormat, parse_csv_format
-from kfp_distributed.components.prepare_data.pieces import Pieces
+from kfp_distributed.components.prepare_data.pieces.piece_files import Pieces
 from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.scan import scan
-from kfp_distributed.components.prepare_data.sources import open_source
+from kfp_distributed.components.prepare_data.scan.scanner import scan
+from kfp_distributed.components.prepare_data.tables.open_source import open_source
 
 LABELLED = Options(label_column="kind")
 LONG = "".join(f"{i},a\n" for i in range(300_000))

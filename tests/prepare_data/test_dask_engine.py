@@ -13,10 +13,12 @@ import pytest
 from dask_processes import start_cluster
 from rows_of_sources import csv_text, images, json_lines, parquet
 
-from kfp_distributed.components.prepare_data import image_files, read, write
 from kfp_distributed.components.prepare_data import prepare as prepare_module
+from kfp_distributed.components.prepare_data import read
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.prepare import prepare
+from kfp_distributed.components.prepare_data.tables import image_files
+from kfp_distributed.components.prepare_data.writing import write
 from kfp_distributed.components.worker_pool.dask_engine import DaskEngine
 from kfp_distributed.components.worker_pool.stored_tasks import StoredTasks
 from kfp_distributed.processes import ProcessGroup
@@ -252,7 +254,9 @@ def test_errors_of_tasks(tmp_path):
 PROGRAM = """
 import sys
 from types import SimpleNamespace
-from kfp_distributed.components.prepare_data import csv_files, read, text_parts, write
+from kfp_distributed.components.prepare_data import read
+from kfp_distributed.components.prepare_data.tables import csv_files, text_parts
+from kfp_distributed.components.prepare_data.writing import write
 from kfp_distributed.components.worker_pool.dask_engine import DaskEngine
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.prepare import prepare

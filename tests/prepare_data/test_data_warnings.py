@@ -5,15 +5,15 @@ from collections import Counter
 
 import pytest
 
-from kfp_distributed.components.prepare_data.data_warnings import (
+from kfp_distributed.components.prepare_data.report.data_warnings import (
     ColumnCounts,
     column_warnings,
     duplicate_warnings,
     leakage_warnings,
     text_form,
 )
-from kfp_distributed.components.prepare_data.duplicates import Duplicates
-from kfp_distributed.components.prepare_data.leakage import Predictor
+from kfp_distributed.components.prepare_data.report.duplicates import Duplicates
+from kfp_distributed.components.prepare_data.report.leakage import Predictor
 
 DAYS = Counter({f"2024-01-{day:02}": 1 for day in range(1, 21)})
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kfp_distributed.components.prepare_data import csv_files, json_table, parquet_table
 from kfp_distributed.components.prepare_data.csv_format import CsvFormat
 from kfp_distributed.components.prepare_data.preparation_options import parse_options
+from kfp_distributed.components.prepare_data.tables import csv_files, json_table, schema_table
 
 pytestmark = pytest.mark.takes(5)
 
@@ -111,7 +111,7 @@ def test_a_late_row_tells_the_order(ending, file, run, monkeypatch):
     monkeypatch.setattr(csv_files, "FIRST_BLOCK_BYTES", 2**10)
     monkeypatch.setattr(csv_files, "BLOCK_BYTES", 2**10)
     monkeypatch.setattr(json_table, "FIRST_BYTES", 2**10)
-    monkeypatch.setattr(parquet_table, "BATCH_BYTES", 2**10)
+    monkeypatch.setattr(schema_table, "BATCH_BYTES", 2**10)
     texts = ["1/5/2019", "2/6/2019"] * 200
     columns = {} if ending in ("csv", "jsonl") else {"at": "date"}
     for name, late, form in (("a", "12/13/2019", "%m/%d/%Y"), ("b", "13/12/2019", "%d/%m/%Y")):

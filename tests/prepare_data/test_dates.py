@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfp_distributed.components.prepare_data.dates import (
+from kfp_distributed.components.prepare_data.columns.dates import (
     ISO,
     are_dates,
     days,

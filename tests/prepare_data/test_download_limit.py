@@ -17,9 +17,9 @@ import pytest
 from faulty_proxy import Fault, faulty_proxy
 
 from kfp_distributed.components import request_retries
-from kfp_distributed.components.prepare_data import download_limit
-from kfp_distributed.components.prepare_data.download_limit import DownloadLimit, SourceTooLarge, parse_limit
-from kfp_distributed.components.prepare_data.fetch import local_copy
+from kfp_distributed.components.prepare_data.sources import download_limit
+from kfp_distributed.components.prepare_data.sources.download_limit import DownloadLimit, SourceTooLarge, parse_limit
+from kfp_distributed.components.prepare_data.sources.fetch import local_copy
 from kfp_distributed.components.train.run.runners.local.ports import free_ports
 from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.opener import open_store

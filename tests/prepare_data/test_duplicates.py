@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfp_distributed.components.prepare_data.duplicates import DuplicateCounter, Duplicates, row_hashes
+from kfp_distributed.components.prepare_data.report.duplicates import DuplicateCounter, Duplicates, row_hashes
 
 SPLITS = ("train", "validation", "test")
 

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from kfp_distributed.components.prepare_data import step
-from kfp_distributed.components.prepare_data.reading import RowsRefused, reading
+from kfp_distributed.components.prepare_data.sources.reading import RowsRefused, reading
 from kfp_distributed.storage.errors import one_line
 
 ARROW = pa.ArrowInvalid("Could not open file:\n  the footer is missing\n")

@@ -9,7 +9,7 @@ from PIL import Image
 from prepare_data.test_huggingface import save_to_disk
 from prepare_data.test_own_splits import SPLITS, numbers_of
 
-from kfp_distributed.components.prepare_data.folder_splits import splits_of
+from kfp_distributed.components.prepare_data.sources.folder_splits import splits_of
 
 
 def rows(begin, count=20):

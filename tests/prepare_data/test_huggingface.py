@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from prepare_data.test_sources import LABELLED, category, number, rows_of
 
-from kfp_distributed.components.prepare_data.sources import open_source
+from kfp_distributed.components.prepare_data.tables.open_source import open_source
 
 FEATURES = {
     "age": {"dtype": "int64", "_type": "Value"},

@@ -17,7 +17,7 @@ from prepare_data.test_huggingface import save_to_disk
 from prepare_data.test_sources import category, number, opened, rows_of
 
 from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.sources import open_source
+from kfp_distributed.components.prepare_data.tables.open_source import open_source
 from kfp_distributed.storage.dataset import Column
 
 pytestmark = pytest.mark.takes(5)

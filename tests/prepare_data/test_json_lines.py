@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from prepare_data.test_sources import LABELLED, category, number, rows_of
 
-from kfp_distributed.components.prepare_data import json_files, json_table
 from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.sources import open_source
+from kfp_distributed.components.prepare_data.tables import json_files, json_table
+from kfp_distributed.components.prepare_data.tables.open_source import open_source
 from kfp_distributed.storage.dataset import Column
 
 ALL_FOR_TRAINING = {"shards": 1, "validation_fraction": 0, "test_fraction": 0}

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from kfp_distributed.components.prepare_data.label_warnings import label_warnings
+from kfp_distributed.components.prepare_data.report.label_warnings import label_warnings
 
 PLAIN = 'set task to "regression"'
 WRITE = 'write plain numbers (1.5) in all rows of the source, and set task to "regression"'

@@ -5,7 +5,7 @@ import pytest
 from sklearn.dummy import DummyClassifier
 from sklearn.neighbors import KNeighborsClassifier
 
-from kfp_distributed.components.prepare_data.leakage import SUSPICIOUS_REDUCTION, Predictor, rank_predictors
+from kfp_distributed.components.prepare_data.report.leakage import SUSPICIOUS_REDUCTION, Predictor, rank_predictors
 from kfp_distributed.storage.dataset import Column
 
 ROWS = 1000

@@ -9,9 +9,9 @@ from pages import Page
 from prepare_data.test_images import image
 from prepare_data.test_sources import LABELLED, category, number, parquet, rows_of
 
-from kfp_distributed.components.prepare_data.left_out import reason_to_leave_out
 from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.sources import open_source
+from kfp_distributed.components.prepare_data.sources.left_out import reason_to_leave_out
+from kfp_distributed.components.prepare_data.tables.open_source import open_source
 
 
 def notes_of(path, tmp_path, options=LABELLED):

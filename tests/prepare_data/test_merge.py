@@ -7,14 +7,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kfp_distributed.components.prepare_data import label_counts
-from kfp_distributed.components.prepare_data.data_warnings import ColumnCounts
-from kfp_distributed.components.prepare_data.frequent_texts import FrequentTexts
-from kfp_distributed.components.prepare_data.growing_vocabulary import GrowingVocabulary
-from kfp_distributed.components.prepare_data.label_counts import LabelCounts
-from kfp_distributed.components.prepare_data.precision import Precision
-from kfp_distributed.components.prepare_data.reading import ReadAgain, RejectedRows, RowsRefused
-from kfp_distributed.components.prepare_data.row_numbers import WholeNumbers
+from kfp_distributed.components.prepare_data.columns.row_numbers import WholeNumbers
+from kfp_distributed.components.prepare_data.pieces.growing_vocabulary import GrowingVocabulary
+from kfp_distributed.components.prepare_data.report.data_warnings import ColumnCounts
+from kfp_distributed.components.prepare_data.report.frequent_texts import FrequentTexts
+from kfp_distributed.components.prepare_data.report.precision import Precision
+from kfp_distributed.components.prepare_data.scan import label_counts
+from kfp_distributed.components.prepare_data.scan.label_counts import LabelCounts
+from kfp_distributed.components.prepare_data.sources.reading import ReadAgain, RejectedRows, RowsRefused
 
 pytestmark = pytest.mark.takes(3)
 

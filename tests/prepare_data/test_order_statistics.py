@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from kfp_distributed.components.prepare_data import order_statistics as module
-from kfp_distributed.components.prepare_data.order_statistics import (
+from kfp_distributed.components.prepare_data.split import order_statistics as module
+from kfp_distributed.components.prepare_data.split.order_statistics import (
     as_ordered,
     from_ordered,
     medians,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kfp_distributed.components.moments import Moments
-from kfp_distributed.components.prepare_data.outliers import find_outlier
+from kfp_distributed.components.prepare_data.report.outliers import find_outlier
 
 
 def outlier_of(numbers):

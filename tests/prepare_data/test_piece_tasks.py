@@ -6,17 +6,17 @@ from dataclasses import dataclass, fields
 import numpy as np
 import pytest
 
-from kfp_distributed.components.prepare_data import piece_rows
-from kfp_distributed.components.prepare_data import write as module
-from kfp_distributed.components.prepare_data.overview import overview_page
-from kfp_distributed.components.prepare_data.piece_rows import profile_piece, rows_of_file
-from kfp_distributed.components.prepare_data.pieces import Pieces
+from kfp_distributed.components.prepare_data.pieces.piece_files import Pieces
 from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.scan import scan
-from kfp_distributed.components.prepare_data.shard_files import write_shard
-from kfp_distributed.components.prepare_data.sources import open_source
-from kfp_distributed.components.prepare_data.strata import plan_strata
-from kfp_distributed.components.prepare_data.write import write_splits
+from kfp_distributed.components.prepare_data.report.overview import overview_page
+from kfp_distributed.components.prepare_data.scan.scanner import scan
+from kfp_distributed.components.prepare_data.split.strata import plan_strata
+from kfp_distributed.components.prepare_data.tables.open_source import open_source
+from kfp_distributed.components.prepare_data.writing import piece_rows
+from kfp_distributed.components.prepare_data.writing import write as module
+from kfp_distributed.components.prepare_data.writing.piece_rows import profile_piece, rows_of_file
+from kfp_distributed.components.prepare_data.writing.shard_files import write_shard
+from kfp_distributed.components.prepare_data.writing.write import write_splits
 from kfp_distributed.components.worker_pool.piece_tasks import run_here
 
 pytestmark = pytest.mark.takes(5)

@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kfp_distributed.components.prepare_data import pieces as module
-from kfp_distributed.components.prepare_data.pieces import Pieces, order_by_key
+from kfp_distributed.components.prepare_data.pieces import piece_files as module
+from kfp_distributed.components.prepare_data.pieces.piece_files import Pieces, order_by_key
 
 ROWS = 5000
 

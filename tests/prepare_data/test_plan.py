@@ -7,8 +7,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kfp_distributed.components.prepare_data.plan import order_classes, plan_split
 from kfp_distributed.components.prepare_data.preparation_options import Options, parse_options
+from kfp_distributed.components.prepare_data.scan.label_counts import order_classes
+from kfp_distributed.components.prepare_data.split.plan import plan_split
 
 PARAMETERS = {
     "label_column": "kind",

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from prepare_data.test_sources import LABELLED, parquet
 
-from kfp_distributed.components.prepare_data.data_warnings import duplicate_warnings
-from kfp_distributed.components.prepare_data.duplicates import Duplicates
-from kfp_distributed.components.prepare_data.pieces import Pieces
-from kfp_distributed.components.prepare_data.precision import Precision
-from kfp_distributed.components.prepare_data.scan import scan
-from kfp_distributed.components.prepare_data.sources import open_source
+from kfp_distributed.components.prepare_data.pieces.piece_files import Pieces
+from kfp_distributed.components.prepare_data.report.data_warnings import duplicate_warnings
+from kfp_distributed.components.prepare_data.report.duplicates import Duplicates
+from kfp_distributed.components.prepare_data.report.precision import Precision
+from kfp_distributed.components.prepare_data.scan.scanner import scan
+from kfp_distributed.components.prepare_data.tables.open_source import open_source
 from kfp_distributed.storage.dataset import read_batches
 
 pytestmark = pytest.mark.takes(2)

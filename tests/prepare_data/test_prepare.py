@@ -11,8 +11,8 @@ import pytest
 from kfp import dsl
 
 from kfp_distributed import components
-from kfp_distributed.components.prepare_data import sources
 from kfp_distributed.components.prepare_data.component import prepare_data
+from kfp_distributed.components.prepare_data.tables import open_source as sources
 from kfp_distributed.storage.dataset import DatasetManifest, input_shape
 
 pytestmark = pytest.mark.figures

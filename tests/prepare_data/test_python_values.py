@@ -4,8 +4,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kfp_distributed.components.prepare_data.duplicates import row_hashes
-from kfp_distributed.components.prepare_data.python_values import python_values
+from kfp_distributed.components.prepare_data.columns.python_values import python_values
+from kfp_distributed.components.prepare_data.report.duplicates import row_hashes
 
 TIME = 1_700_000_000_000_000_001
 TEXT = "2023-11-14 22:13:20.000000001"

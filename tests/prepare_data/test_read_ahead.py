@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from kfp_distributed.components.prepare_data.read_ahead import read_ahead
+from kfp_distributed.components.prepare_data.pieces.read_ahead import read_ahead
 
 
 def test_items_come_in_order_and_errors_come_after_them():

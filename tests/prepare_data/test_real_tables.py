@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kfp_distributed.components.prepare_data.csv_format import CsvFormat, blocks, parse_csv_format
+from kfp_distributed.components.prepare_data.csv_format import CsvFormat, parse_csv_format
+from kfp_distributed.components.prepare_data.tables.text_parts import blocks
 from kfp_distributed.storage.dataset import read_batches
 
 ALL_FOR_TRAINING = {"shards": 1, "validation_fraction": 0, "test_fraction": 0}

@@ -12,7 +12,7 @@ import pytest
 
 from kfp_distributed.components import http_redirects
 from kfp_distributed.components.address_scopes import AddressScope, scope_of
-from kfp_distributed.components.prepare_data.fetch import local_copy
+from kfp_distributed.components.prepare_data.sources.fetch import local_copy
 
 pytestmark = pytest.mark.takes(13)
 

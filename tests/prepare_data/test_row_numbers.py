@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from prepare_data.test_sources import LABELLED, number, parquet, rows_of
 
-from kfp_distributed.components.prepare_data.pieces import Pieces
+from kfp_distributed.components.prepare_data.columns.row_numbers import WholeNumbers
+from kfp_distributed.components.prepare_data.pieces.piece_files import Pieces
 from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.row_numbers import WholeNumbers
-from kfp_distributed.components.prepare_data.scan import scan
-from kfp_distributed.components.prepare_data.sources import open_source
+from kfp_distributed.components.prepare_data.scan.scanner import scan
+from kfp_distributed.components.prepare_data.tables.open_source import open_source
 
 
 def notes_of(path, tmp_path, options=LABELLED):

@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from kfp_distributed.components.prepare_data.sample import Sampler
+from kfp_distributed.components.prepare_data.report.sample import Sampler
 from kfp_distributed.storage.dataset import Column
 
 COLUMNS = (Column("x", "number", "float32"), Column("image", "tensor", "uint8", (2, 2)))

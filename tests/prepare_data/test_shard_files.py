@@ -8,8 +8,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from kfp_distributed.components.prepare_data import shard_files
-from kfp_distributed.components.prepare_data.shard_files import (
+from kfp_distributed.components.prepare_data.writing import shard_files
+from kfp_distributed.components.prepare_data.writing.shard_files import (
     GROUP_BYTES,
     PENDING_BYTES,
     ShardFiles,

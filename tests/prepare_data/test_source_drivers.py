@@ -19,7 +19,7 @@ from gcp_storage_emulator.server import create_server
 
 from kfp_distributed.components import request_retries, source_drivers
 from kfp_distributed.components.fingerprint_source.step import run_step
-from kfp_distributed.components.prepare_data.fetch import local_copy
+from kfp_distributed.components.prepare_data.sources.fetch import local_copy
 from kfp_distributed.components.source_drivers import BLOCK_BYTES, DRIVERS
 from kfp_distributed.components.train.run.runners.local.ports import free_ports
 from kfp_distributed.library.address_secrets import without_secrets
@@ -330,7 +330,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from kfp_distributed.components.fingerprint_source.step import run_step
-from kfp_distributed.components.prepare_data.fetch import local_copy
+from kfp_distributed.components.prepare_data.sources.fetch import local_copy
 for source in sys.argv[2:]:
     copy = local_copy(source, Path(sys.argv[1]))
     names = sorted(file.relative_to(copy).as_posix() for file in copy.rglob("*.*")) if copy.is_dir() else ["file"]

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.datasets import load_digits
 
-from kfp_distributed.components.prepare_data.pieces import Pieces
+from kfp_distributed.components.prepare_data.pieces.piece_files import Pieces
 from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.reading import ReadAgain, RejectedRows
-from kfp_distributed.components.prepare_data.scan import scan
-from kfp_distributed.components.prepare_data.sources import open_source
+from kfp_distributed.components.prepare_data.scan.scanner import scan
+from kfp_distributed.components.prepare_data.sources.reading import ReadAgain, RejectedRows
+from kfp_distributed.components.prepare_data.tables.open_source import open_source
 from kfp_distributed.storage.dataset import Column, Label
 
 LABELLED = Options(label_column="kind")

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kfp_distributed.components.prepare_data.columns.spelled_values import number_names, value_names
 from kfp_distributed.components.prepare_data.preparation_options import CsvFormat
-from kfp_distributed.components.prepare_data.spelled_values import number_names, value_names
 from kfp_distributed.storage.dataset import read_batches
 
 pytestmark = pytest.mark.takes(4)

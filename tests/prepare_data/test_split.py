@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfp_distributed.components.prepare_data.pieces import Pieces
-from kfp_distributed.components.prepare_data.plan import dealt
+from kfp_distributed.components.prepare_data.pieces.piece_files import Pieces
 from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.scan import scan
-from kfp_distributed.components.prepare_data.sources import array_source
-from kfp_distributed.components.prepare_data.split import RowsLeft, draw_piece, draw_rows, drawn_order
-from kfp_distributed.components.prepare_data.strata import StrataRows, plan_strata
-from kfp_distributed.components.prepare_data.write import write_splits
+from kfp_distributed.components.prepare_data.scan.scanner import scan
+from kfp_distributed.components.prepare_data.split.drawn_rows import RowsLeft, draw_piece, draw_rows, drawn_order
+from kfp_distributed.components.prepare_data.split.plan import dealt
+from kfp_distributed.components.prepare_data.split.strata import StrataRows, plan_strata
+from kfp_distributed.components.prepare_data.tables.open_source import array_source
+from kfp_distributed.components.prepare_data.writing.write import write_splits
 from kfp_distributed.storage.dataset import DatasetManifest, parts_of_rank, read_batches, whole_shard
 
 pytestmark = pytest.mark.takes(10)

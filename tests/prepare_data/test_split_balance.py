@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfp_distributed.components.prepare_data.frequent_texts import FrequentTexts
+from kfp_distributed.components.prepare_data.report.frequent_texts import FrequentTexts
 
 GROUPS = ["large"] * 190 + [f"g{i}" for i in range(10)]
 

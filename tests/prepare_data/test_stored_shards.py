@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kfp_distributed.components.prepare_data.stored_shards import shards_uri
+from kfp_distributed.components.prepare_data.writing.stored_shards import shards_uri
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.storage.embedded import embedded_object_store

@@ -18,22 +18,19 @@ import pytest
 from PIL import Image
 from rows_of_sources import csv_text, json_lines
 
-from kfp_distributed.components.prepare_data import (
+from kfp_distributed.components.prepare_data import csv_format, prepare, read
+from kfp_distributed.components.prepare_data.csv_format import COMMAS
+from kfp_distributed.components.prepare_data.preparation_options import Options
+from kfp_distributed.components.prepare_data.sources import fetch, stored_files
+from kfp_distributed.components.prepare_data.tables import (
     arrow_messages,
     arrow_table,
     csv_files,
-    csv_format,
-    fetch,
     image_files,
     json_files,
     json_table,
-    prepare,
-    read,
-    stored_files,
     text_parts,
 )
-from kfp_distributed.components.prepare_data.csv_quotes import COMMAS
-from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.worker_pool.dask_engine import DaskEngine
 from kfp_distributed.components.worker_pool.stored_tasks import StoredTasks
 from kfp_distributed.storage.embedded import embedded_object_store
@@ -356,9 +353,10 @@ def test_a_replaced_object_is_an_error_that_names_it(kind, replacement, bucket, 
 PROGRAM = """
 import sys
 from types import SimpleNamespace
-from kfp_distributed.components.prepare_data import csv_files, read
+from kfp_distributed.components.prepare_data import read
+from kfp_distributed.components.prepare_data.tables import csv_files
 from kfp_distributed.components.worker_pool.dask_engine import DaskEngine
-from kfp_distributed.components.prepare_data.csv_quotes import COMMAS
+from kfp_distributed.components.prepare_data.csv_format import COMMAS
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.prepare import prepare
 

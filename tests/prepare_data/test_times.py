@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfp_distributed.components.prepare_data import csv_files
-from kfp_distributed.components.prepare_data.split_rows import split_times
-from kfp_distributed.components.prepare_data.times import time_keys, time_text, time_type
+from kfp_distributed.components.prepare_data.columns.times import time_keys, time_text, time_type
+from kfp_distributed.components.prepare_data.split.split_rows import split_times
+from kfp_distributed.components.prepare_data.tables import csv_files
 from kfp_distributed.storage.dataset import read_batches
 
 pytestmark = pytest.mark.takes(3)

@@ -1,0 +1,269 @@
+"""Kinds of columns: which are numbers, categories or tensors, and the casts of their values (pure)."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kfp_distributed.components.prepare_data.columns.spelled_values import NUMBER
+from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind
+from kfp_distributed.components.prepare_data.sources.reading import bounded
+from kfp_distributed.storage.dataset import Column
+
+# Regular expression of the names that Arrow gives to the types that a column may have.
+_SCALARS = (
+    r"null|bool|u?int\d+|halffloat|float|double|decimal\d+\(.*|(large_)?(string|binary)(_view)?|"
+    r"fixed_size_binary.*|(date|time)\d+\[.*|timestamp\[.*"
+)
+_DIGITS = r"^\s*\d+\s*$"
+_THOUSANDS = r"^\s*[-+]?[1-9]\d{0,2}\.\d{3}\s*$"
+_LEAST_THOUSANDS = 3
+_LEAST_NUMBERS = 3
+
+
+DIGITS = pa.dictionary(pa.int32(), pa.float64())
+"""Stands for the type of numbers that have been digits only so far: with a leading zero, they are codes."""
+KEPT_DIGITS = pa.dictionary(pa.int32(), pa.int64())
+"""The same for numbers that keep all their digits, as 64-bit integers."""
+
+TextKind = Literal["number", "digits", "date", "category"]
+"""What texts are. Numbers are "digits" while none of them has a sign or point: with leading zeros, they are codes."""
+
+CSV_TYPES: Mapping[TextKind, pa.DataType] = {"number": pa.float64(), "digits": DIGITS}
+"""Types in which columns of CSV files are read. Others are read as texts."""
+
+KEPT_TYPES: Mapping[DeclaredKind, pa.DataType] = {
+    "text": pa.string(),
+    "binary": pa.binary(),
+    "list<float>": pa.list_(pa.float32()),
+    "list<int>": pa.list_(pa.int64()),
+    "list<text>": pa.list_(pa.string()),
+}
+"""Types of declared columns that are kept as they are."""
+
+
+_LISTS: Mapping[DeclaredKind, tuple[Callable[[pa.DataType], bool], ...]] = {
+    "list<float>": (pa.types.is_floating, pa.types.is_decimal),
+    "list<int>": (pa.types.is_integer,),
+    "list<text>": (pa.types.is_string, pa.types.is_large_string),
+}
+
+
+def column_of(name: str, kind: TextKind | pa.DataType, shape: tuple[int, ...] = (), *, is_kept: bool = False) -> Column:
+    """Return an input column without vocabulary and statistics.
+
+    Args:
+        name: Name of the column.
+        kind: Type of its values, or what its texts are. A column of nulls counts as a column of numbers.
+        shape: Shape of one value; empty for a number or text.
+        is_kept: Whether it keeps its type. Default: only tensors do.
+
+    Raises:
+        ValueError: The values are lists or of another type that has no form as a number or category.
+    """
+    if shape:
+        return Column(name, "tensor", "uint8" if "uint8" in str(kind) else "float32", shape)
+    if is_kept:
+        return Column(name, "kept", str(kind if isinstance(kind, pa.DataType) else kept_type_of_texts(kind)))
+    if isinstance(kind, pa.DataType):
+        check_type(name, kind)
+    text = str(kind)
+    if re.match("u?int|half|float|double|decimal|null|number|digits", text):
+        return Column(name, "number", "float32")
+    if re.match("date|timestamp", text):
+        return Column(name, "number", "float32", source_type="date")
+    return Column(name, "category", "int32")
+
+
+def declared_column(name: str, kind: DeclaredKind) -> Column:
+    """Return an input column whose kind the user has declared, without vocabulary and statistics."""
+    if kind in KEPT_TYPES:
+        return Column(name, "kept", str(KEPT_TYPES[kind]))
+    if kind == "category":
+        return Column(name, "category", "int32")
+    return Column(name, "number", "float32", source_type="date" if kind.startswith("date") else "")
+
+
+def kept_type_of_texts(kind: TextKind) -> pa.DataType:
+    """Return the type in which texts are kept."""
+    return {"number": pa.float64(), "digits": pa.int64(), "date": pa.timestamp("us")}.get(kind, pa.string())
+
+
+def check_type(name: str, kind: pa.DataType) -> None:
+    """Check that the values of a column are numbers or have a usual text form.
+
+    Raises:
+        ValueError: They are lists or of another type that is no single value.
+    """
+    if not re.fullmatch(_SCALARS, str(plain_type(kind))):
+        raise ValueError(
+            f"column {name!r} is of type {kind}: allowed are numbers, texts, booleans, dates and times. "
+            + _advice_for_type(name, plain_type(kind))
+        )
+
+
+def _advice_for_type(name: str, kind: pa.DataType) -> str:
+    """Return what to do about a column of a type that is no single value."""
+    kept = 'keep all columns for a function of your own (task="none")'
+    if pa.types.is_duration(kind):
+        return f"Write it as a number, such as of seconds, leave the column out (drop_columns), or {kept}"
+    parts = "Write its parts into columns of their own"
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        return f"{parts}, leave the column out (drop_columns), or {kept}"
+    values = plain_type(kind.value_type)
+    for declared, is_kind in _LISTS.items():
+        if any(check(values) for check in is_kind):
+            kept = f'keep the column for a function of your own: columns={{{name!r}: "{declared}"}}'
+    return f"{parts} (tensors: into an .npz file), leave the column out (drop_columns), or {kept}"
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the values of a dictionary or view, on which all functions of Arrow work; else the type."""
+    if pa.types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    return pa.binary() if pa.types.is_binary_view(kind) else kind
+
+
+def plain(values: pa.Array) -> pa.Array:
+    """Return values in their plain type."""
+    kind = plain_type(values.type)
+    return values if kind == values.type else values.cast(kind)
+
+
+def cast(name: str, values: pa.Array, kind: str) -> pa.Array:
+    """Return the values of a column as float64 or as texts.
+
+    Args:
+        name: Name of the column, for errors.
+        values: The values in the type of the file.
+        kind: "number" or "category".
+
+    Raises:
+        ValueError: A value does not fit the kind.
+    """
+    check_type(name, values.type)
+    is_number = kind == "number"
+    try:
+        # An unsafe cast rounds large integers to float64. For texts it would accept bytes that are not UTF-8.
+        return values.cast(pa.float64() if is_number else pa.string(), safe=not is_number)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        advice = "or leave the column out (drop_columns)"
+        if not is_number:
+            raise ValueError(f"column {name!r} has bytes that are not UTF-8: write texts, {advice}") from None
+        value = re.search(r"'.{0,40}'", str(error), re.DOTALL)
+        example = value[0] if value else f"values of type {values.type}"
+        raise ValueError(
+            f"column {name!r} has {example}, but numbers in the first file: write one type in all files, {advice}"
+        ) from None
+
+
+def texts_of(name: str, values: pa.Array) -> pa.Array:
+    """Return the values of a category, label or group as texts. NaN is missing."""
+    check_type(name, values.type)
+    if pa.types.is_floating(values.type):
+        values = pc.if_else(pc.is_nan(values), None, values)
+    return cast(name, values, "category")
+
+
+def kind_of_texts(texts: pa.StringArray | None) -> TextKind:
+    """Return what some first values of a column are: numbers if at least half of them are, or if there are none.
+
+    `find_forms` tells which of the others are dates.
+    """
+    if texts is None:
+        return "number"
+    numbers = pc.match_substring_regex(texts, rf"^\s*{NUMBER}\s*$").true_count
+    if 2 * numbers < len(texts):
+        return "category"
+    return "digits" if pc.match_substring_regex(texts, _DIGITS).true_count == numbers else "number"
+
+
+def first_texts(
+    names: Sequence[str], read: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
+) -> dict[str, pa.StringArray]:
+    """Return the first values of columns of texts.
+
+    The other batches are read for the columns that have no value so far.
+
+    Args:
+        names: Names of the columns.
+        read: Function that yields the batches of some columns, from the first one.
+
+    Returns:
+        The values of each column that has any, without those that are missing.
+    """
+    found: dict[str, pa.StringArray] = {}
+    left = [*names]
+    while left:
+        before = len(left)
+        for rows in read(left):
+            found |= {name: texts for name in left if len(texts := rows[name].drop_null())}
+            left = [name for name in left if name not in found]
+            # Only the columns that are left are read further.
+            if not left or len(left) < before:
+                break
+        else:
+            break
+    return found
+
+
+def lines_about_thousands(first: Mapping[str, pa.StringArray]) -> list[str]:
+    """Return one line for each column of numbers whose points may separate thousands.
+
+    All their fractions have three digits, below 1,000 before the point, and others have no fraction. Programs that
+    write fractions leave out the zeros at their end, or none.
+
+    Args:
+        first: The first values of each column of numbers.
+    """
+    lines = []
+    for name, texts in first.items():
+        have_points = pc.match_substring(texts, ".")
+        fractions = texts.filter(have_points).unique()
+        are_thousands = pc.all(pc.match_substring_regex(fractions, _THOUSANDS)).as_py()
+        if len(fractions) >= _LEAST_THOUSANDS and are_thousands and have_points.false_count:
+            lines.append(
+                f"column {name!r} has numbers such as {fractions[0].as_py().strip()} beside whole numbers, and all "
+                "fractions have three digits: if their points or commas separate thousands, remove them in the source"
+            )
+    return bounded(lines)
+
+
+def lines_about_words(first: Mapping[str, pa.StringArray]) -> list[str]:
+    """Return one line for each column of texts that are numbers and one word, which may mean a missing value.
+
+    Args:
+        first: The first values of each column of texts.
+    """
+    lines = []
+    for name, texts in first.items():
+        counts = texts.value_counts()
+        are_numbers = pc.match_substring_regex(counts.field("values"), rf"^\s*{NUMBER}\s*$")
+        words = counts.field("values").filter(pc.invert(are_numbers))
+        if len(words) == 1 and are_numbers.true_count >= _LEAST_NUMBERS:
+            word = words[0].as_py()
+            lines.append(
+                f"column {name!r} has numbers and the text {word!r}, which most of its first rows have, and becomes a "
+                f"category. If the text means a missing value, add it to missing of csv_format: {json.dumps([word])}"
+            )
+    return bounded(lines)
+
+
+def lines_about_codes(codes: Mapping[str, str]) -> list[str]:
+    """Return one line for each column of codes.
+
+    Args:
+        codes: A value with leading zeros of each column.
+    """
+    return bounded(
+        [
+            f"column {name!r} has numbers with leading zeros, such as {code!r}: they are read as codes, and the column "
+            "becomes a category. If they are quantities, write them without leading zeros in the source"
+            for name, code in codes.items()
+        ]
+    )

@@ -1,0 +1,287 @@
+"""A source as batches of rows.
+
+In a batch, a number is a float64 column (null or NaN if missing), a category is a string column, a tensor is a
+fixed-size list of uint8, float32 or float64, and a kept column has its own type. The label is a string column, or a
+float64 column where numbers are predicted. A reader holds about one batch in memory. Every pass yields the same rows.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from itertools import chain
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kfp_distributed.components.prepare_data.columns.column_kinds import cast, plain, texts_of
+from kfp_distributed.components.prepare_data.columns.dates import ISO, days, form_of, microseconds
+from kfp_distributed.components.prepare_data.columns.python_values import python_values
+from kfp_distributed.components.prepare_data.columns.spelled_values import number_names
+from kfp_distributed.components.prepare_data.columns.times import DATES, time_keys
+from kfp_distributed.components.prepare_data.sources.chunks import CHUNK_BYTES, Chunk, CountRows, FilePart, chunks_of
+from kfp_distributed.components.prepare_data.sources.reading import (
+    LateFindings,
+    ReadPart,
+    Reject,
+    RejectedRows,
+    Rows,
+    readable,
+)
+from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
+from kfp_distributed.storage.dataset import Column, Task
+from kfp_distributed.storage.errors import one_line
+
+_EXAMPLE = datetime(2024, 1, 31, tzinfo=UTC)
+
+SPLIT_KEY = "\0split"
+"""Name of a column of batches and pieces: what decides about the split of a row. No source has such a column."""
+
+
+@dataclass(frozen=True)
+class SplitBy:
+    """The column that decides about the split of a row.
+
+    Attributes:
+        column: Name of the column; "" for none.
+        kind: "group": rows with equal values are in one split. "time": the newest rows are the test split.
+        time_type: Type in which times are compared, see `times.time_type`. Default: dates.
+        time_form: Form of times that are texts. Default: ISO.
+    """
+
+    column: str = ""
+    kind: Literal["", "group", "time"] = ""
+    time_type: pa.DataType = DATES
+    time_form: str = ISO
+
+
+@dataclass(frozen=True)
+class Source:
+    """Reader of one source.
+
+    Attributes:
+        columns: Inputs with their kinds, still without vocabularies and statistics.
+        label: Name of the label; "" if there is nothing to predict.
+        parts: Function that returns the parts of all files, of about so many bytes each as it gets. It also gets what
+            runs tasks, or None.
+        read: Function that yields the rows of a part with at least these columns, in the file's types.
+        notes: Lines about the files and columns of the source that are left out, for log and overview.
+        expected_bytes: Approximate size of all rows in the shards.
+        task: What is predicted. For "classification" labels are texts, for "regression" numbers.
+        types: Types of the kept columns.
+        split_by: The column that decides about the split of a row.
+        late_notes: Function that returns lines like `notes` that are known only after all rows were read.
+        late_findings: What the reader notes for these lines; None for nothing.
+        is_portable: Whether the source can be pickled, to be read by other processes. Arrays in a file are not,
+            because a pickle has all their values.
+        file_of_row: Function that returns the name of the file that a row is, by its index in the source; None where a
+            file has several rows.
+    """
+
+    columns: tuple[Column, ...]
+    label: str
+    parts: Callable[[int, RunTasks | None], Iterable[FilePart]]
+    read: ReadPart
+    notes: tuple[str, ...] = ()
+    expected_bytes: int = 0
+    task: Task = "classification"
+    types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    split_by: SplitBy = field(default_factory=SplitBy)
+    late_notes: Callable[[], Iterable[str]] = tuple
+    late_findings: LateFindings | None = None
+    is_portable: bool = True
+    file_of_row: Callable[[int], str] | None = None
+
+    def chunks(self, size: int = CHUNK_BYTES, run: RunTasks | None = None) -> list[Chunk]:
+        """Return what tasks read. It depends on the files alone.
+
+        Args:
+            size: Approximate size of a chunk in bytes.
+            run: Runs tasks that find where texts can be divided. Default: this process finds it.
+
+        Raises:
+            ValueError: A file is damaged.
+        """
+        return chunks_of(self.parts(size, run), size)
+
+    def rows(self, part: FilePart, reject: Reject, count_rows: CountRows) -> Iterator[Rows]:
+        """Yield the usable rows of a part, with labels as they are spelled.
+
+        Args:
+            part: The part.
+            reject: Is called for each row that cannot be read, with its number in the part.
+            count_rows: Is called with the rows that were read.
+
+        Raises:
+            ValueError: A file is damaged, or a column is missing or has another type.
+        """
+        return readable(part.name, self._converted(self.read(part, reject, count_rows), reject))
+
+    def batches(self, rejected: RejectedRows | None = None, size: int = CHUNK_BYTES) -> Iterator[tuple[str, Rows]]:
+        """Yield all usable rows, with their numbers in the file, and the name of the file they are in.
+
+        Args:
+            rejected: Gets the rows that cannot be read. Default: they are refused.
+            size: Approximate size of a chunk in bytes.
+
+        Raises:
+            ValueError: A file is damaged, or a column is missing or has another type.
+        """
+        rejected, before = rejected or RejectedRows(), Counter[str]()
+        for part in chain.from_iterable(self.chunks(size)):
+            counted: list[int] = []
+            found = RejectedRows("skip")
+            for rows, numbers in self.rows(part, partial(found.add, part.name), counted.append):
+                yield part.name, Rows(rows, before[part.name] + numbers)
+            rejected.merge(found, before)
+            before[part.name] += sum(counted)
+
+    def _converted(self, parts: Iterable[Rows], reject: Reject) -> Iterator[Rows]:
+        """Yield rows with the values in the types of a batch."""
+        for part, numbers in parts:
+            part = pa.record_batch([*map(plain, part.columns)], names=part.schema.names)
+            converter, rows, key = _Converter(), {}, None
+            # First, because the advice for a wrong time is not that for a wrong input, and a column may be both.
+            if self.split_by.kind:
+                key = converter.split_key(self.split_by, part[self.split_by.column])
+            if self.label:
+                values = part[self.label]
+                if self.task == "regression":
+                    rows[self.label] = converter.numbers(self.label, values)
+                else:
+                    rows[self.label] = texts_of(self.label, values)
+            for column in self.columns:
+                rows[column.name] = converter.column(column, part[column.name], self.types.get(column.name))
+            if key is not None:
+                rows[SPLIT_KEY] = key
+            batch = pa.record_batch(rows)
+            if converter.problems:
+                for row in sorted(converter.problems):
+                    reject(int(numbers[row]), *converter.problems[row])
+                is_usable = np.ones(len(numbers), bool)
+                is_usable[[*converter.problems]] = False
+                batch, numbers = batch.filter(pa.array(is_usable)), numbers[is_usable]
+            yield Rows(batch, numbers)
+
+
+class _Converter:
+    """Converts the columns of a batch.
+
+    Attributes:
+        problems: Column and problem of each row that cannot be converted.
+    """
+
+    def __init__(self) -> None:
+        self.problems: dict[int, tuple[str, str]] = {}
+
+    def column(self, column: Column, values: pa.Array, kept_type: pa.DataType | None) -> pa.Array:
+        """Return the values of an input."""
+        if kept_type is not None:
+            return self._kept(column.name, values, kept_type)
+        if column.shape:
+            return values
+        if column.is_date:
+            return days(self._microseconds(column.name, values, form_of(column.source_type)))
+        if column.kind == "number":
+            return self.numbers(column.name, values)
+        return texts_of(column.name, values)
+
+    def numbers(self, name: str, values: pa.Array) -> pa.Array:
+        """Return values as float64."""
+        return cast(name, values, "number")
+
+    def split_key(self, split_by: SplitBy, values: pa.Array) -> pa.Array:
+        """Return what decides about the split: the text of a group, or an integer in the order of the times."""
+        if split_by.kind == "group":
+            # Which other values the column has is not known yet. Groups that become one stay in one split.
+            key = number_names(pc.utf8_trim_whitespace(texts_of(split_by.column, values)), of_any_form=True)
+        elif split_by.time_type == DATES:
+            key = self._microseconds(split_by.column, values, split_by.time_form, is_needed=True)
+        else:
+            key = time_keys(values, split_by.time_type)
+        for row in _rows(key.is_null()):
+            self._add(row, split_by.column, f"is missing, and it is the {split_by.kind}_column: fill it in")
+        return key
+
+    def _microseconds(self, name: str, values: pa.Array, form: str = ISO, *, is_needed: bool = False) -> pa.Int64Array:
+        if not re.match("date|timestamp|string|large_string|null", str(values.type)):
+            raise ValueError(
+                f"column {name!r} has values of type {values.type}, where dates and times or their texts are needed: "
+                "write dates, or declare another kind in columns"
+            )
+        numbers, unusable = microseconds(values, form)
+        shown = "2024-01-31 or 2024-01-31T12:00:00Z" if form == ISO else f"{form}, such as {_EXAMPLE.strftime(form)}"
+        advice = "correct it" if is_needed else "correct it, or leave it empty"
+        if form == ISO:
+            advice += f', or name its form, a format of strptime: columns={{{name!r}: "date FORM"}}'
+        for row in unusable.tolist():
+            self._add(row, name, f"is {str(values[row])[:40]!r}, which is no date of the form {shown}: {advice}")
+        return numbers
+
+    def _kept(self, name: str, values: pa.Array, kind: pa.DataType) -> pa.Array:
+        """Return values of a column that keeps its type. Lists may be JSON texts."""
+        if values.type == kind:
+            return values
+        if pa.types.is_list(kind) and pa.types.is_string(values.type):
+            return self._lists(name, values, kind)
+        if pa.types.is_timestamp(kind) and pa.types.is_string(values.type):
+            return self._microseconds(name, values).cast(kind)
+        try:
+            return values.cast(kind)
+        except pa.ArrowInvalid:
+            return self._fitting(name, values, kind)
+        except pa.ArrowNotImplementedError as error:
+            raise ValueError(
+                f"column {name!r} has values of type {values.type}, not {kind}: {one_line(error)}. Declare its kind in "
+                "columns, or leave the column out (drop_columns)"
+            ) from None
+
+    def _fitting(self, name: str, values: pa.Array, kind: pa.DataType) -> pa.Array:
+        """Return values in another type, with null in the place of those that it does not hold."""
+        parts = []
+        # Halves that do not fit are divided again, down to single values. The last half on the stack is the first one.
+        stack = [range(len(values))]
+        while stack:
+            rows = stack.pop()
+            part = values[rows.start : rows.stop]
+            try:
+                parts.append(part.cast(kind))
+                continue
+            except pa.ArrowInvalid:
+                middle = len(rows) // 2
+            if middle:
+                stack += [rows[middle:], rows[:middle]]
+                continue
+            parts.append(pa.nulls(1, kind))
+            value = str(python_values(part)[0])[:40]
+            self._add(
+                rows.start,
+                name,
+                f"is {value} ({values.type}), which does not fit the type of the column, {kind}: write one type in all "
+                "files, declare its kind in columns, or leave the column out (drop_columns)",
+            )
+        return pa.concat_arrays(parts)
+
+    def _lists(self, name: str, texts: pa.StringArray, kind: pa.DataType) -> pa.Array:
+        lists: list[object] = []
+        for row, text in enumerate(texts.to_pylist()):
+            try:
+                lists.append(None if text is None else pa.array(json.loads(text), kind.value_type).to_pylist())
+            except (ValueError, TypeError, pa.ArrowException):
+                lists.append(None)
+                self._add(
+                    row, name, f"is {text[:40]!r}, which is no list such as [1, 2.5]: correct it, or leave it empty"
+                )
+        return pa.array(lists, kind)
+
+    def _add(self, row: int, column: str, problem: str) -> None:
+        self.problems.setdefault(row, (column, problem))
+
+
+def _rows(is_true: pa.BooleanArray) -> list[int]:
+    return [int(row) for row in np.flatnonzero(is_true.to_numpy(zero_copy_only=False))]

@@ -1,0 +1,75 @@
+"""Times of the column that decides about the split, as integers in the order of the times (pure)."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kfp_distributed.components.prepare_data.columns.column_kinds import plain_type
+
+DATES = pa.timestamp("us")
+"""Stands for dates, times and their texts, which are compared in microseconds."""
+_NANOSECONDS = pa.timestamp("ns")
+_LOWEST = np.int64(-(2**63))
+
+
+def time_type(types: Iterable[pa.DataType]) -> pa.DataType:
+    """Return the type in which times are compared exactly: int64, uint64, float64, nanoseconds, or DATES.
+
+    Numbers of which some are integers and others are not, or signed and unsigned ones, are compared as float64.
+
+    Args:
+        types: Types of the column in all files.
+    """
+    kinds = {plain_type(kind) for kind in types} - {pa.null()}
+    if kinds and all(pa.types.is_timestamp(kind) and kind.unit == "ns" for kind in kinds):
+        return _NANOSECONDS
+    if not kinds or not all(map(_is_number, kinds)):
+        return DATES
+    if kinds == {pa.uint64()}:
+        return pa.uint64()
+    are_signed = all(pa.types.is_integer(kind) and kind != pa.uint64() for kind in kinds)
+    return pa.int64() if are_signed else pa.float64()
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def time_keys(values: pa.Array, kind: pa.DataType) -> pa.Int64Array:
+    """Return integers in the order of some times. NaN is missing.
+
+    Args:
+        values: The times.
+        kind: A type that `time_type` returns, but DATES.
+    """
+    if kind == pa.float64():
+        # The order of the numbers is that of the integers with the same bits; of negative ones it is reversed. An
+        # unsafe cast rounds integers of more than 53 bits: files may have integers and floats of one column.
+        numbers = values.cast(kind, safe=False)
+        bits = np.nan_to_num(numbers.to_numpy(zero_copy_only=False)).view(np.int64)
+        return pc.if_else(numbers.is_null(nan_is_null=True), None, pa.array(_turned(bits)))
+    if kind == pa.uint64():
+        bits = values.cast(kind).fill_null(0).to_numpy(zero_copy_only=False).view(np.int64)
+        return pc.if_else(values.is_null(), None, pa.array(bits ^ _LOWEST))
+    return values.cast(pa.int64())
+
+
+def _turned(bits: np.ndarray) -> np.ndarray:
+    """Return the bits of floats as integers in their order, or the bits of such integers."""
+    return np.where(bits < 0, _LOWEST - bits, bits)
+
+
+def time_text(key: int, kind: pa.DataType) -> str:
+    """Return the time of an integer of `time_keys`, or of microseconds for DATES, as a text."""
+    if pa.types.is_timestamp(kind):
+        microseconds = key // 1000 if kind == _NANOSECONDS else key
+        try:
+            return str(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds))
+        except OverflowError:  # Python has the years from 1 to 9999.
+            return f"{microseconds} microseconds after 1970-01-01"
+    if kind == pa.uint64():
+        return str(key + 2**63)
+    return f"{_turned(np.array([key])).view(np.float64)[0]:g}" if kind == pa.float64() else str(key)
