@@ -23,7 +23,6 @@ _THOUSANDS = r"^\s*[-+]?[1-9]\d{0,2}\.\d{3}\s*$"
 _LEAST_THOUSANDS = 3
 _LEAST_NUMBERS = 3
 
-
 DIGITS = pa.dictionary(pa.int32(), pa.float64())
 """Stands for the type of numbers that have been digits only so far: with a leading zero, they are codes."""
 KEPT_DIGITS = pa.dictionary(pa.int32(), pa.int64())

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kfp_distributed.components.prepare_data.columns.bit_mixing import STEP, mixed
 from kfp_distributed.components.prepare_data.columns.python_values import exact_values, integers_of
-from kfp_distributed.components.prepare_data.report.bit_mixing import STEP, mixed
 
 MAXIMUM_HASHES = 2**17
 """Number of different rows up to which the counts are exact. Each takes 32 bytes of memory."""

@@ -26,6 +26,7 @@ _MISSING = (
     "is missing (in CSV files, texts such as NA and None mean that, too, unless usual_missing of csv_format is false): "
     "fill it in, or leave the row out"
 )
+_OR_DROP = ', or set rare_classes to "drop" to leave their rows out; each class needs two rows'
 
 _SMALLEST_RANGE = 1e-150
 """The squares of smaller differences lose digits as 64-bit floats, or become 0."""
@@ -193,9 +194,6 @@ class LabelCounts:
 
 def _rows(is_true: pa.BooleanArray) -> list[int]:
     return [int(row) for row in np.flatnonzero(pc.fill_null(is_true, False).to_numpy(zero_copy_only=False))]
-
-
-_OR_DROP = ', or set rare_classes to "drop" to leave their rows out; each class needs two rows'
 
 
 def order_classes(counts: Mapping[str, int], label: str) -> tuple[str, ...]:

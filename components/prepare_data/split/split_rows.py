@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_distributed.components.prepare_data.report.bit_mixing import STEP, mixed
+from kfp_distributed.components.prepare_data.columns.bit_mixing import STEP, mixed
 from kfp_distributed.components.prepare_data.scan.split_keys import TEST, TRAIN, VALIDATION
 from kfp_distributed.components.prepare_data.split.order_statistics import Numbers, order_statistics
 from kfp_distributed.components.worker_pool.piece_tasks import Result

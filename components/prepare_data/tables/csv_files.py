@@ -44,7 +44,6 @@ _HEADER_STEP = 2**14
 # Arrow parses so many bytes on one processor.
 _PARSED_BYTES = 2**20
 
-
 # Arrow reads as NaN what it does not take for a missing value.
 _NAN = r"[-+]?(?i:nan)(\([0-9a-zA-Z_]*\))?"
 # So many characters of a wrong value are in its error.
