@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 from prepare_data.test_images import image
 
-from kfp_distributed.components.prepare_data.tables import open_source as sources
+from kfp_distributed.components.prepare_data.tables import open_source as module
 from kfp_distributed.storage.dataset import read_batches
 
 
@@ -81,7 +81,7 @@ def test_an_image_that_the_machine_cannot_read_is_no_wrong_row(folder, run):
 
 @pytest.mark.parametrize("broken", ["cat", "dog"])
 def test_a_batch_of_broken_images_alone_is_skipped(folder, file, run, monkeypatch, broken):
-    monkeypatch.setattr(sources, "BATCH_BYTES", 8 * 8 * 4)
+    monkeypatch.setattr(module, "BATCH_BYTES", 8 * 8 * 4)
     for index in range(broken == "cat", 40, 2):
         file(f"photos/{broken}/{index:02}.png", "no image")
     for index in range(broken != "cat", 40, 4):

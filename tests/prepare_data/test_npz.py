@@ -12,7 +12,7 @@ import pytest
 from kfp_distributed.components.prepare_data.pieces.piece_files import Pieces
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.scan.scanner import scan
-from kfp_distributed.components.prepare_data.tables import open_source as sources
+from kfp_distributed.components.prepare_data.tables import open_source as module
 from kfp_distributed.components.prepare_data.tables.open_source import open_source
 from kfp_distributed.storage.dataset import Column
 
@@ -98,7 +98,7 @@ def test_npz(file, tmp_path):
 
 
 def test_npz_is_read_in_parts(file, tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "BATCH_BYTES", 2**20)
+    monkeypatch.setattr(module, "BATCH_BYTES", 2**20)
     values = np.random.default_rng(0).normal(size=(3000, 100))
     path = npz(file, x=values, kind=np.arange(3000) % 2)
     source = open_source(path, LABELLED, tmp_path)

@@ -12,7 +12,7 @@ from kfp import dsl
 
 from kfp_distributed import components
 from kfp_distributed.components.prepare_data.component import prepare_data
-from kfp_distributed.components.prepare_data.tables import open_source as sources
+from kfp_distributed.components.prepare_data.tables import open_source as module
 from kfp_distributed.storage.dataset import DatasetManifest, input_shape
 
 pytestmark = pytest.mark.figures
@@ -57,7 +57,7 @@ def test_digits(run, tmp_path, capsys):
 
 
 def test_a_library_without_the_digits_file_fails_with_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "DIGITS_FILE", tmp_path / "digits.csv.gz")
+    monkeypatch.setattr(module, "DIGITS_FILE", tmp_path / "digits.csv.gz")
     outputs = [artifact(dsl.Dataset, tmp_path / name) for name in ("train", "validation", "test", "overview")]
     with pytest.raises(SystemExit, match=r"^\nFileNotFoundError: .*digits\.csv\.gz not found"):
         prepare_data(*outputs, source="digits")
