@@ -51,6 +51,10 @@ def judge_store(store: StoreReference | Refusal, fields: Collection[str] | Refus
     return checks
 
 
+_READ = {"source", "validation_source", "test_source", "like", "resume_from", "model_uri"}
+"""Parameters of steps that name what exists. An empty bucket would not have it."""
+
+
 def judge_bucket(
     question: Question, uri: str, store: StoreReference | Refusal, answer: BucketAnswer | None, name: str = "bucket"
 ) -> Check:
@@ -69,6 +73,8 @@ def judge_bucket(
     if not answer.reached:
         text = f"{uri} cannot be reached from this machine: {answer.error}; pods may still reach it"
         return Check(name, "warning", text, forward_command(store, question.command))
+    if "NoSuchBucket" in answer.error and name.partition(" of ")[0] in _READ:
+        return Check(name, "failed", f"{uri} does not exist", "correct the address, or store there what the step reads")
     if "NoSuchBucket" in answer.error:
         text = f"{uri} does not exist; steps do not create buckets"
         make = creation_command(parse_uri(uri).bucket, _url(*(question.endpoint or (store.endpoint, store.secure))))

@@ -105,6 +105,12 @@ class TestBucket:
             fix = make.format(forward, "http://localhost:9000") + "; kill $!"
             assert self.judge(STORE, answer._replace(is_forwarded=True)) == (*missing, fix)
 
+    def test_a_missing_bucket_that_a_step_reads_is_not_to_be_created(self):
+        answer = BucketAnswer(True, "NoSuchBucket: no such bucket")
+        check = judge_bucket(Question("team", ""), "s3://m/x.csv", STORE, answer, "source of prepare-data")
+        fix = "correct the address, or store there what the step reads"
+        assert tuple(check) == ("source of prepare-data", "failed", "s3://m/x.csv does not exist", fix)
+
     def test_the_check_of_a_bucket_that_a_step_names_has_another_name(self):
         check = judge_bucket(Question("team", ""), "s3://m", STORE, BucketAnswer(True), "bucket of export-model")
         assert check == Check("bucket of export-model", "ok", "s3://m can be listed with the keys of the Secret")

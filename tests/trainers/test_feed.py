@@ -122,6 +122,12 @@ def test_small_tables_have_more_epochs(epochs, rows, batch_size, expected):
     assert number_of_epochs(epochs, rows, batch_size) == expected
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_gap_in_large_numbers_is_filled_without_a_warning(dataset):
+    column = Column("x", "number", "float32", mean=1e9, std=2.0)
+    assert fills(replace(dataset[1], columns=(column,))).tolist() == [1e9]
+
+
 def test_a_gap_is_filled_with_the_number_of_the_manifest_or_the_mean(dataset):
     columns = (
         Column("number", "number", "float32", mean=1.5, std=2.0, fill=0.0),

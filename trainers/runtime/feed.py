@@ -65,7 +65,7 @@ def fills(manifest: DatasetManifest) -> NDArray[np.float32]:
     """
     _, _, _, units = scales = scaling(manifest)
     with np.errstate(over="ignore"):
-        means = np.sign(scales.mean) * units * np.expm1(np.abs(scales.mean))
+        means = np.sign(scales.mean) * units * np.expm1(np.where(units > 0, np.abs(scales.mean), 0))
     values = np.where(units > 0, np.nan_to_num(means), mean_and_std(manifest)[0])
     own = [
         np.full(math.prod(column.shape), np.nan if column.fill is None else column.fill) for column in manifest.columns
