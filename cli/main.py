@@ -1,5 +1,6 @@
 """`kfp-distributed`, the command line."""
 
+import signal
 from importlib import import_module
 
 import click
@@ -42,6 +43,15 @@ class LazyGroup(click.Group):
             raise click.ClickException(str(error)) from None
         command: click.Command = module.command
         return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run a command. After Ctrl-C, the exit code is the one of shells, and not 1 as for a failure."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            # A second Ctrl-C must not show a traceback of the interpreter's own end.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            ctx.exit(128 + signal.SIGINT)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the summaries of the commands without importing them."""

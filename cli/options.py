@@ -3,12 +3,11 @@
 import json
 import re
 import shlex
-import signal
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import urlsplit
 
 import click
@@ -159,13 +158,6 @@ bucket_option = click.option(
     metavar="URI",
     help="Where the pipelines of ended trainings store their artifacts. Default: the pipeline root of the namespace.",
 )
-
-
-def end_interrupted(context: click.Context) -> NoReturn:
-    """End a command after Ctrl-C, with the exit code that shells use."""
-    # A second Ctrl-C must not show a traceback of the interpreter's own end.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    context.exit(128 + signal.SIGINT)
 
 
 def connected(namespace: str) -> ClusterApi:

@@ -12,7 +12,7 @@ import click
 
 from kfp_distributed.cli.checks import Refusal
 from kfp_distributed.cli.options import endpoint_from_here, variable_of_endpoint
-from kfp_distributed.cli.store_checks import forward_command
+from kfp_distributed.cli.store_checks import way_to_reach
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.cluster_api.objects import Object
@@ -82,7 +82,7 @@ def pipeline_store(api: ClusterApi, bucket: str, command: str) -> Iterator[tuple
             reached = stack.enter_context(reach_store(api, reference, named))
         except StoreNotReached as error:
             by = f" at {variable_of_endpoint(os.environ)}" if named else ""
-            advice = "correct or unset it" if named else forward_command(reference, command)
+            advice = "correct or unset it" if named else way_to_reach(reference, command)
             raise StoreNotReached(f"{uri} cannot be reached from this machine{by}: {error}; {advice}") from None
         if reached.is_forwarded:
             click.echo(f"Reaching {reference.endpoint} by a port-forward through the API server.", err=True)
@@ -95,7 +95,7 @@ def credentials_for(uri: str, namespace: str, command: str) -> Iterator[Credenti
     """Yield the credentials of the pipelines' store for a block; None if those of the environment serve an address.
 
     Those of the environment serve a local folder, and every address if the environment has keys, names their Secret, or
-    is that of a pod.
+    is that of a pod. Keys without an address are those of AWS, and do not serve minio://.
 
     Args:
         uri: The address.
@@ -107,7 +107,7 @@ def credentials_for(uri: str, namespace: str, command: str) -> Iterator[Credenti
         ValueError: There is no configuration of a cluster, or the store or its keys are not known.
         ClusterError: The API server does not answer.
     """
-    if parse_uri(uri).scheme == "file" or (not namespace and _has_keys(os.environ)):
+    if parse_uri(uri).scheme == "file" or (not namespace and _has_keys(os.environ, uri)):
         yield None
         return
     try:
@@ -118,11 +118,10 @@ def credentials_for(uri: str, namespace: str, command: str) -> Iterator[Credenti
         yield credentials
 
 
-def _has_keys(variables: Mapping[str, str]) -> bool:
-    return any(
-        variables.get(name)
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", SECRET_VARIABLE, "KUBERNETES_SERVICE_HOST")
-    )
+def _has_keys(variables: Mapping[str, str], uri: str) -> bool:
+    of_store = endpoint_from_here(variables) or not uri.startswith("minio://")
+    keys = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY") if of_store else ()
+    return any(variables.get(name) for name in (*keys, SECRET_VARIABLE, "KUBERNETES_SERVICE_HOST"))
 
 
 def bucket_words(bucket: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from kfp_distributed.cli.checks import Check, Question, Refusal
-from kfp_distributed.storage.buckets import creation_command, port_forward
+from kfp_distributed.storage.buckets import creation_command, port_forward, service_of
 from kfp_distributed.storage.kfp_store import WHAT_TO_SET, StoreReference
 from kfp_distributed.storage.uri import parse_uri
 
@@ -72,7 +72,8 @@ def judge_bucket(
         return Check(name, "warning", text, f"fix the problems above, then repeat: {question.command}")
     if not answer.reached:
         text = f"{uri} cannot be reached from this machine: {answer.error}; pods may still reach it"
-        return Check(name, "warning", text, forward_command(store, question.command))
+        advice = "correct or unset AWS_ENDPOINT_URL" if question.endpoint else way_to_reach(store, question.command)
+        return Check(name, "warning", text, advice)
     if "NoSuchBucket" in answer.error and name.partition(" of ")[0] in _READ:
         return Check(name, "failed", f"{uri} does not exist", "correct the address, or store there what the step reads")
     if "NoSuchBucket" in answer.error:
@@ -92,16 +93,19 @@ def judge_bucket(
     return Check(name, "ok", f"{uri} can be listed with the keys of the Secret{way}")
 
 
-def forward_command(store: StoreReference, command: str) -> str:
-    """Return the command that checks a store in the cluster, such as service.namespace:9000, from outside.
+def way_to_reach(store: StoreReference, command: str) -> str:
+    """Return what to do about a store that this machine does not reach, neither through the API server.
 
-    It sets AWS_ENDPOINT_URL_S3, which has precedence over AWS_ENDPOINT_URL.
+    Args:
+        store: The store.
+        command: Command line to repeat, after AWS_ENDPOINT_URL_S3, which has precedence over AWS_ENDPOINT_URL.
     """
-    forward, url = port_forward(store.endpoint, store.secure)
-    if not forward:
-        address = _url("HOST:PORT", store.secure)
-        return f"with an address that this machine reaches: AWS_ENDPOINT_URL_S3={address} {command}"
-    return f"{forward} & sleep 3; AWS_ENDPOINT_URL_S3={url} {command}; kill $!"
+    named = (
+        f"name an address that this machine reaches: AWS_ENDPOINT_URL_S3={_url('HOST:PORT', store.secure)} {command}"
+    )
+    if not (service := service_of(store.endpoint, store.secure)):
+        return named
+    return f"check that the pods of the store are ready: kubectl get pods --namespace {service[0]}; or {named}"
 
 
 def _url(endpoint: str, secure: bool) -> str:

@@ -138,6 +138,7 @@ def _object_store(api: ClusterApi, question: Question, uri: str, store: StoreRef
     fields, answer = _ask_store(api, question, uri, store)
     yield from judge_store(store, fields)
     yield judge_bucket(question, uri, store, answer)
+    unreached = store if answer and not answer.reached else None
     for step, parameter, named in question.buckets:
         if not named:
             yield judge_models(step, uri, store)
@@ -145,8 +146,13 @@ def _object_store(api: ClusterApi, question: Question, uri: str, store: StoreRef
             yield judge_address(step, named)
         elif bucket_of(named) != bucket_of(uri):
             _, store = find_store(read, question.namespace, named)
-            _, answer = _ask_store(api, question, named, store)
-            yield judge_bucket(question, named, store, answer, f"{parameter} of {step}")
+            check, is_away = f"{parameter} of {step}", unreached is not None and store == unreached
+            if is_away:  # It would be asked for seconds, for each bucket.
+                yield Check(
+                    check, "warning", f"{named} was not checked, because its store is not reached", "see bucket"
+                )
+            else:
+                yield judge_bucket(question, named, store, _ask_store(api, question, named, store)[1], check)
 
 
 def _ask_store(

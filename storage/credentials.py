@@ -58,8 +58,9 @@ def credentials_from_environment(env: Mapping[str, str] | None = None, uri: str 
     2. The Secret named by KFP_DISTRIBUTED_OBJECT_STORE_SECRET. The default endpoint is the store of Kubeflow Pipelines.
     3. In a pod, the Secret that Kubeflow Pipelines uses for `uri`, with its endpoint.
 
-    AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL replaces the endpoint. AWS_REGION or AWS_DEFAULT_REGION sets the region,
-    AWS_SESSION_TOKEN the session token of the first source, AWS_CA_BUNDLE the certificate authorities.
+    AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL replaces the endpoint, and minio:// needs it beside the first source.
+    AWS_REGION or AWS_DEFAULT_REGION sets the region, AWS_SESSION_TOKEN the session token of the first source,
+    AWS_CA_BUNDLE the certificate authorities.
 
     Args:
         env: The environment variables. Default: those of this process.
@@ -79,8 +80,15 @@ def credentials_from_environment(env: Mapping[str, str] | None = None, uri: str 
         token, region = "", region or reference.region
         if not url:
             host, secure = reference.endpoint, reference.secure
-    if not access_key or not secret_key:
-        raise ValueError(f"no credentials for the object store: {WHAT_TO_SET}")
+    elif not access_key or not secret_key:
+        keys = {"AWS_ACCESS_KEY_ID": access_key, "AWS_SECRET_ACCESS_KEY": secret_key}
+        lacking = " and ".join(name for name, value in keys.items() if not value)
+        raise ValueError(f"no credentials for the object store, because the environment lacks {lacking}: {WHAT_TO_SET}")
+    elif not url and uri.startswith("minio://"):
+        raise ValueError(
+            f"{uri} is no address of AWS: set AWS_ENDPOINT_URL to that of its server, or unset AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY to use the keys of the pipelines"
+        )
     return Credentials(host, access_key, secret_key, token, region, secure, get("AWS_CA_BUNDLE") or "")
 
 

@@ -14,7 +14,6 @@ from kfp_distributed.cli.options import (
     WrongArgument,
     bucket_option,
     connected,
-    end_interrupted,
     namespace_option,
     refused,
 )
@@ -30,8 +29,7 @@ from kfp_distributed.components.train.run.log_entry import JOB, LogEntry
 @click.option("--replica", default="", help="Name of one replica, such as worker-0. Default: all replicas.")
 @click.option("--follow", is_flag=True, help="Print new lines until the training ends.")
 @bucket_option
-@click.pass_context
-def command(context: click.Context, job: str, namespace: str, replica: str, follow: bool, bucket: str) -> None:
+def command(job: str, namespace: str, replica: str, follow: bool, bucket: str) -> None:
     """Print the output of the replicas of the training JOB, as TIME LEVEL REPLICA MESSAGE.
 
     Lines are in the order of their times. If a container was restarted in its pod, a line marks the restart, and the
@@ -58,8 +56,6 @@ def command(context: click.Context, job: str, namespace: str, replica: str, foll
                 click.echo(str(LogEntry(fact.time, "INFO", fact.replica, fact.line)))
     except ClusterError as error:
         raise refused(error) from None
-    except KeyboardInterrupt:
-        end_interrupted(context)
 
 
 def _print_stored(api: ClusterApi, job: str, replica: str, bucket: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from kfp_distributed.cli.options import WrongArgument, end_interrupted, namespace_option, refused
+from kfp_distributed.cli.options import WrongArgument, namespace_option, refused
 from kfp_distributed.cli.pipeline_store import StoreNotReached, credentials_for
 from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.model_formats.load import load_model
@@ -31,8 +31,7 @@ REST_PORT = 8501
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address of the interface to listen on.")
 @click.option("--port", default=REST_PORT, show_default=True, type=click.IntRange(0, 65535), help="0: a free port.")
 @namespace_option("Namespace of the pipelines whose object store to use.")
-@click.pass_context
-def command(context: click.Context, model: str, name: str, host: str, port: int, namespace: str) -> None:
+def command(model: str, name: str, host: str, port: int, namespace: str) -> None:
     """Answer requests for the predictions of MODEL over HTTP, as TensorFlow Serving and KServe do.
 
     MODEL is a folder or an address of a model, such as s3://models/digits/3 or s3://models/digits@production. The
@@ -61,8 +60,6 @@ def command(context: click.Context, model: str, name: str, host: str, port: int,
         raise click.ClickException(str(error)) from None
     except ClusterError as error:
         raise refused(error) from None
-    except KeyboardInterrupt:
-        end_interrupted(context)
 
 
 def _name_and_version(name: str, model: str) -> tuple[str, int]:

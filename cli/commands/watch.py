@@ -14,7 +14,7 @@ from kfp_distributed.cli.ended_jobs import alive_seconds, describe_end, has_repo
 from kfp_distributed.cli.ended_search import ended_job
 from kfp_distributed.cli.job_facts import follow_job
 from kfp_distributed.cli.job_search import existing_job
-from kfp_distributed.cli.options import bucket_option, connected, end_interrupted, namespace_option, refused
+from kfp_distributed.cli.options import bucket_option, connected, namespace_option, refused
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.train.describe.durations import format_seconds
 from kfp_distributed.components.train.run.facts import Fact, LogLine, ReplicaChanged, clock, moment
@@ -61,7 +61,7 @@ def command(context: click.Context, job: str, namespace: str, bucket: str) -> No
     except KeyboardInterrupt:
         again = f"kfp-distributed watch {job} --namespace {api.namespace}"
         click.echo(f"Stopped watching. {job} continues; to watch it again: {again}")
-        end_interrupted(context)
+        raise
     if status.ended and status.ended.succeeded:
         click.echo(f"{training.title} succeeded.")
         return

@@ -163,6 +163,7 @@ class MadeUp(ClusterApi):
 
     refused: frozenset[str] = frozenset()
     served: ClassVar[dict[str, list[str]]] = SERVED
+    keys: ClassVar[dict[str, str]] = {}
 
     def __init__(self, configuration, namespace):
         self.namespace = namespace
@@ -180,7 +181,7 @@ class MadeUp(ClusterApi):
         answers |= {path: {"versions": versions}} if versions else {}
         answers["/apis/apps/v1/deployments"] = empty
         if path.endswith(PRESENT):
-            return {"kind": "Something"}
+            return {"kind": "Something", "data": self.keys}
         if path not in self.served and path not in answers:
             raise ClusterError(404, f"{path} is not there")
         return answers.get(path) or {"resources": [{"name": name} for name in self.served[path]]}
@@ -259,6 +260,20 @@ def test_the_buckets_of_a_pipeline_are_checked(ask, tmp_path):
     _, lines = ask("--pipeline", str(tmp_path / "pipeline.yaml"))
     bucket = "warning  bucket of export-model: s3://team-models was not checked, because"
     assert [line.partition(" because")[0] + " because" for line in lines if "models" in line] == [bucket]
+
+
+def test_a_store_that_is_not_reached_is_asked_once(ask, tmp_path, monkeypatch):
+    spec = yaml.safe_load((SPECS / "train_and_export.yaml").read_text())
+    spec["root"]["inputDefinitions"]["parameters"]["bucket"]["defaultValue"] = "minio://team-models"
+    (tmp_path / "pipeline.yaml").write_text(yaml.safe_dump(spec))
+    monkeypatch.setattr(MadeUp, "keys", {"accesskey": "YQ==", "secretkey": "YQ=="})
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    _, lines = ask("--pipeline", str(tmp_path / "pipeline.yaml"))
+    assert lines[[" bucket: " in line for line in lines].index(True) + 1 :][:3] == [
+        "         -> correct or unset AWS_ENDPOINT_URL",
+        "warning  bucket of export-model: minio://team-models was not checked, because its store is not reached",
+        "         -> see bucket",
+    ]
 
 
 TRAIN_JOBS = {"/apis/trainer.kubeflow.org/v1alpha1": ["trainjobs", "trainingruntimes"]}

@@ -1,6 +1,7 @@
 """The command line as a whole, and the command compile."""
 
 import re
+import signal
 import subprocess
 import sys
 
@@ -70,6 +71,20 @@ def test_refused_credentials_have_advice(name, monkeypatch):
     done = CliRunner().invoke(main, [name, *ARGUMENTS.get(name, "").split()])
     assert done.exit_code == 1
     assert "(Unauthorized); log in again" in done.output
+
+
+@pytest.mark.parametrize(("name", "words"), [("jobs", ["--ended"]), ("logs", ["JOB"]), ("doctor", [])])
+def test_the_exit_code_after_ctrl_c_is_that_of_shells(name, words, monkeypatch):
+    def interrupt(namespace):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(options, "connect", interrupt)
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        done = CliRunner().invoke(main, [name, *words])
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert (done.exit_code, done.output) == (130, "")
 
 
 class TestCompile:

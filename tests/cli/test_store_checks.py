@@ -134,27 +134,24 @@ class TestBucket:
             "choose another name",
         )
 
-    @pytest.mark.parametrize(
-        ("endpoint", "ports", "url"),
-        [
-            ("minio-service.kubeflow:9000", "9000", "http://localhost:9000"),
-            ("minio-service.kubeflow.svc.cluster.local:9000", "9000", "http://localhost:9000"),
-            ("minio-service.kubeflow.svc", "9080:80", "http://localhost:9080"),
-        ],
-    )
-    def test_the_fix_of_an_unreachable_service_forwards_a_port(self, endpoint, ports, url):
-        store = StoreReference(endpoint, "keys", "team", secure=False)
+    @pytest.mark.parametrize("host", ["minio-service.kubeflow", "minio-service.kubeflow.svc.cluster.local"])
+    def test_the_fix_of_an_unreachable_service_is_to_look_at_its_pods(self, host):
+        store = StoreReference(f"{host}:9000", "keys", "team", secure=False)
         fix = (
-            f"kubectl port-forward --namespace kubeflow service/minio-service {ports} & sleep 3; "
-            f"{self.HERE.format(url)}; kill $!"
+            "check that the pods of the store are ready: kubectl get pods --namespace kubeflow; or name an address "
+            f"that this machine reaches: {self.HERE.format('http://HOST:PORT')}"
         )
         assert self.judge(store, BucketAnswer(False, "timed out")) == ("bucket", "warning", self.UNREACHED, fix)
 
     @pytest.mark.parametrize("endpoint", ["s3.example.com", "minio-service.kubeflow"])
     def test_the_fix_of_another_unreachable_address_asks_for_a_reachable_one(self, endpoint):
         store = StoreReference(endpoint, "keys", "team", secure=True)
-        fix = f"with an address that this machine reaches: {self.HERE.format('https://HOST:PORT')}"
+        fix = f"name an address that this machine reaches: {self.HERE.format('https://HOST:PORT')}"
         assert self.judge(store, BucketAnswer(False, "timed out")) == ("bucket", "warning", self.UNREACHED, fix)
+
+    def test_the_fix_of_an_unreachable_address_of_the_environment_is_to_correct_it(self):
+        check = self.judge(STORE, BucketAnswer(False, "timed out"), endpoint=("localhost:1", False))
+        assert check == ("bucket", "warning", self.UNREACHED, "correct or unset AWS_ENDPOINT_URL")
 
 
 class TestStepBuckets:

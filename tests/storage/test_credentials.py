@@ -14,7 +14,7 @@ from kfp_distributed.storage import Credentials, credentials_from_environment
 from kfp_distributed.storage import credentials as module
 
 KEYS = {"AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "hush"}
-_NO_KEYS = "object store: set AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or KFP_DISTRIBUTED_"
+_NO_KEYS = "set AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or KFP_DISTRIBUTED_"
 AWS = Credentials("s3.amazonaws.com", "me", "hush")
 
 
@@ -44,9 +44,9 @@ def test_environment(env, credentials):
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        ({}, _NO_KEYS),
-        ({"AWS_ACCESS_KEY_ID": "me"}, _NO_KEYS),
-        ({"AWS_SECRET_ACCESS_KEY": "hush"}, _NO_KEYS),
+        ({}, f"because the environment lacks AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY: {_NO_KEYS}"),
+        ({"AWS_ACCESS_KEY_ID": "me"}, f"because the environment lacks AWS_SECRET_ACCESS_KEY: {_NO_KEYS}"),
+        ({"AWS_SECRET_ACCESS_KEY": "hush"}, f"because the environment lacks AWS_ACCESS_KEY_ID: {_NO_KEYS}"),
         (KEYS | {"AWS_ENDPOINT_URL": "ftp://a"}, r"endpoint 'ftp://a' must be http\(s\)://HOST:PORT"),
         (KEYS | {"AWS_ENDPOINT_URL": "http://a/path"}, "endpoint 'http://a/path' must be"),
         (KEYS | {"AWS_ENDPOINT_URL": "http://u:hush@a/path"}, "endpoint 'a/path' must be"),
@@ -58,6 +58,11 @@ def test_invalid_environment(env, message):
     with pytest.raises(ValueError, match=message) as error:
         credentials_from_environment(env)
     assert "hush" not in str(error.value)
+
+
+def test_keys_of_aws_do_not_serve_another_store():
+    with pytest.raises(ValueError, match="minio://m/k is no address of AWS: set AWS_ENDPOINT_URL"):
+        credentials_from_environment(KEYS, "minio://m/k")
 
 
 def test_repr_contains_no_secret():

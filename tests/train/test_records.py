@@ -89,6 +89,17 @@ def test_a_retried_step_has_one_entry_in_the_index_also_if_its_start_cannot_open
     assert (summary.created, summary.state) == (first.created, "succeeded")
 
 
+def test_the_index_of_a_step_on_the_machine_of_a_user_is_in_its_checkpoint_uri(store, tmp_path, warnings):
+    job = make_job(["true"])
+    folder = f"s3://bucket/laptop/{job.name}"
+    description = replace(job.description, checkpoint_uri=f"{folder}/checkpoints")
+    attempt = records.Records(lambda level, text: warnings.append(text))
+    attempt.start(replace(job, description=description), "team", f"{tmp_path}/{TASK}/model", "TFJob")
+    attempt.finish("FINISHED", "", "")
+    (summary,) = read_summaries(open_store("s3://bucket/laptop"), "team", 9)
+    assert (summary.folder, summary.state, warnings) == (folder, "succeeded", [])
+
+
 def test_a_summary_of_another_version_is_replaced(tmp_path, begin, warnings):
     training_folder(tmp_path).mkdir(parents=True)
     (training_folder(tmp_path) / SUMMARY).write_text("{}")

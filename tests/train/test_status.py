@@ -275,6 +275,18 @@ def test_failure_cause(facts, cause):
     assert "\n".join(brief_lines(failure_cause(follow(*facts)))) == cause
 
 
+@pytest.mark.parametrize(("frames", "shown"), [(5, 20), (18, 20), (19, 21), (40, 42), (80, 60)])
+def test_the_last_lines_do_not_begin_within_a_traceback(frames, shown):
+    texts = [*map(str, range(30)), "Traceback", *(f"  frame {number}" for number in range(frames)), "ValueError: x"]
+    facts = [
+        *(line(2, "worker-1", text) for text in texts),
+        changed(3, "worker-1", "failed", exit_code=1),
+        ended(4, ""),
+    ]
+    *lines, _ = brief_lines(failure_cause(follow(*facts)))
+    assert lines == [f"[worker-1] {text}" for text in texts[-shown:]]
+
+
 def test_the_cause_among_restarted_replicas_is_the_root_of_the_newest_failures():
     facts = [
         changed(1, "worker-1", "failed", signal=9),

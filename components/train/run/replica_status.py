@@ -10,8 +10,11 @@ from kfp_distributed.components.train.describe.durations import format_seconds
 from kfp_distributed.components.train.run.facts import LogLine, ReplicaChanged, ReplicaSample
 from kfp_distributed.trainers.runtime.progress import parse_progress
 
-LAST_LINES = 20
-"""Number of log lines that are kept for each replica. The cause of a failure shows them."""
+LAST_LINES = 60
+"""Number of log lines that are kept for each replica."""
+
+_SHOWN_LINES = 20
+"""So many of them are in the cause of a failure, or more if they would begin within a traceback."""
 
 _SHOWN_CHARACTERS = 80
 """Length of a log line in the description of a replica's progress."""
@@ -68,6 +71,14 @@ def add_output(replica: ReplicaStatus, output: Sequence[LogLine | ReplicaSample]
         progressed=progressed,
         progress=last_progress,
     )
+
+
+def shown_lines(replica: ReplicaStatus) -> tuple[str, ...]:
+    """Return the last lines of a replica for the cause of its failure, with the beginning of a traceback."""
+    begin = max(0, len(replica.tail) - _SHOWN_LINES)
+    while begin and replica.tail[begin].startswith(" "):
+        begin -= 1
+    return replica.tail[begin:]
 
 
 def without_output(replica: ReplicaStatus) -> ReplicaStatus:

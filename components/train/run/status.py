@@ -35,7 +35,7 @@ from kfp_distributed.components.train.run.failures import (
 )
 from kfp_distributed.components.train.run.history import add_change, add_sample
 from kfp_distributed.components.train.run.log_entry import LogEntry
-from kfp_distributed.components.train.run.replica_status import ReplicaStatus, without_output
+from kfp_distributed.components.train.run.replica_status import ReplicaStatus, shown_lines, without_output
 
 TIMELINE_LENGTH = 1000
 """Number of timeline entries that are kept, the newest."""
@@ -220,9 +220,10 @@ def failure_cause(status: JobStatus) -> str:
         shown, first = [worker, root], f"{first}, as a process of {worker.replica} did"
     # A program that did not end by itself may have handled an exception before.
     ended_by_itself = root.exit_code is not None and not root.preempted and not was_killed(root)
-    exceptions = [exception_line(replica.tail) for replica in shown if ended_by_itself]
+    shown_tails = [(replica.replica, shown_lines(replica)) for replica in shown]
+    exceptions = [exception_line(tail) for _, tail in shown_tails if ended_by_itself]
     first = ": ".join([first, *list(filter(None, exceptions))[:1]]).rstrip(".")
-    lines = [str(LogEntry(moment(root), "ERROR", replica.replica, line)) for replica in shown for line in replica.tail]
+    lines = [str(LogEntry(moment(root), "ERROR", name, line)) for name, tail in shown_tails for line in tail]
     return "\n".join([*lines, " ".join([f"{first}.", *sentences])])
 
 

@@ -1,5 +1,6 @@
 """Stores what remains of a training when its job is gone: its log, its report and its summary."""
 
+import re
 import threading
 import time
 from contextlib import suppress
@@ -173,6 +174,9 @@ class Records:
         content = self._summary.to_json().encode(), "application/json"
         self._write("the summary of the training is not stored", folder, SUMMARY, *content)
         root = pipeline_root(self._summary.model)
+        if "://" not in root:
+            # The step runs on a user's machine. The folder is CHECKPOINT_URI/JOB.
+            root = re.sub(rf"/{re.escape(self._summary.name)}(?=\?|$)", "", folder)
         if "://" in root and self._summary.namespace:
             self._write(_NOT_LISTED, root, self._summary.index_key, *content)
 
