@@ -36,10 +36,11 @@ def mirrored_classifier(
     import tensorflow as tf
 
     from kfp_distributed.trainers.keras_classifier import keras_classifier
+    from kfp_distributed.trainers.training_parameters import TrainingParameters
 
     (processor,) = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * devices)
     folders = train_dir, validation_dir, model_dir, checkpoint_dir, metrics_dir, ""
-    keras_classifier(*folders, epochs, batch_size, learning_rate, hidden_units, seed)
+    keras_classifier(*folders, TrainingParameters(epochs, batch_size, learning_rate, hidden_units, seed))
     kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
     print("trained on", len(tf.config.list_logical_devices(kind)), kind, "devices")

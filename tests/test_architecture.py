@@ -170,7 +170,16 @@ RUNNERS = f"{RUN}.runners"
 RUNNERS_LAYERS = (("lines", "newest_checkpoint", "protocol"), ("kubernetes", "local"), ("choose",))
 
 TRAINERS_LAYERS = (
-    ("annotations", "signature", "requirements", "program", "function_source", "module_names", "authoring"),
+    (
+        "annotations",
+        "signature",
+        "requirements",
+        "program",
+        "function_source",
+        "module_names",
+        "authoring",
+        "training_parameters",
+    ),
     ("runtime",),
     (
         "architecture",
@@ -195,6 +204,7 @@ TRAINERS_LAYERS = (
         "torch_fit",
         "torch_horovod",
         "torch_network",
+        "torch_resume",
         "torch_rows",
     ),
 )

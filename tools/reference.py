@@ -8,6 +8,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from kfp_distributed.storage.dataset import Column, DatasetManifest
 from kfp_distributed.storage.kfp_backend import RELIANCES
 from kfp_distributed.storage.model import ModelManifest
 from kfp_distributed.trainers.program import ELASTIC, FOLDERS, TRAINERS, parse_program
+from kfp_distributed.trainers.training_parameters import TrainingParameters
 
 ROOT = Path(__file__).parents[1]
 
@@ -73,6 +75,7 @@ def generated_parts(root: Path = ROOT) -> dict[str, Callable[[], str]]:
         "commands": lambda: describe_commands(main, "kfp-distributed"),
         "distribution keys": describe_distribution_keys,
         "trainers": describe_trainers,
+        "training parameters": describe_training_parameters,
         "describe of train": lambda: describe_modules(root / "components" / "train" / "describe"),
         "run of train": lambda: describe_modules(root / "components" / "train" / "run"),
         "tell of train": lambda: describe_modules(root / "components" / "train" / "tell"),
@@ -181,31 +184,29 @@ def describe_attributes(described: type) -> str:
     return table(("key", "meaning"), [(f"`{name}`", meaning) for name, meaning in attributes.items()])
 
 
+def describe_training_parameters() -> str:
+    """Return the table of the parameters of the built-in trainers."""
+    meanings = section_of(TrainingParameters.__doc__ or "", "attributes")
+    rows = [
+        (f"`{field.name}`", f"`{field.type}`", f"`{json.dumps(default)}`", meanings[field.name])
+        for field, default in zip(fields(TrainingParameters), asdict(TrainingParameters()).values(), strict=True)
+    ]
+    return table(("parameter", "type", "default", "meaning"), rows)
+
+
 def describe_trainers() -> str:
-    """Return a section for each built-in trainer: its docstring and its parameters."""
+    """Return a section for each built-in trainer: its docstring, its types of job and its folders."""
     return "\n".join(_describe_trainer(name, types) for name, types in TRAINERS.items())
 
 
 def _describe_trainer(name: str, types: Sequence[str]) -> str:
     program = parse_program({"trainer": name})
     module = griffe.visit(name, filepath=Path(f"{name}.py"), code=program.source)
-    docstring = module[name].docstring.value
-    summary = docstring.partition("\n\nArgs:")[0]
-    descriptions = section_of(docstring, "parameters")
-    rows = [
-        (
-            f"`{parameter.name}`",
-            f"`{parameter.type}`",
-            f"`{json.dumps(parameter.default)}`",
-            descriptions[parameter.name],
-        )
-        for parameter in program.parameters
-    ]
+    summary = module[name].docstring.value.partition("\n\nArgs:")[0]
     elastic = "yes" if name in ELASTIC else "no"
     facts = f"Types of job: {', '.join(types)}. Elastic: {elastic}."
     folders = f"Folders that it takes: {', '.join(f'`{folder}`' for folder in FOLDERS if folder in program.folders)}."
-    head = ("parameter", "type", "default", "meaning")
-    return f"## {name}\n\n{summary}\n\n{facts} {folders}\n\n{table(head, rows)}"
+    return f"## {name}\n\n{summary}\n\n{facts} {folders}\n"
 
 
 def describe_modules(folder: Path) -> str:

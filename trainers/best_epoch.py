@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kfp_distributed.storage.dataset import Task
+from kfp_distributed.trainers.training_parameters import TrainingParameters
 
 _MEASURES = {"classification": ("loss", "accuracy"), "regression": ("loss", "rmse")}
 """Metrics of an epoch by task. Those of the validation rows have the same names after "val_"."""
@@ -60,13 +61,11 @@ class EpochChoice:
         return best is not None and 0 < self.patience <= best.waited
 
 
-def choose_epoch(keep: str, metric: str, patience: int, task: Task, has_validation: bool) -> EpochChoice:
-    """Check the parameters of a built-in trainer and return its choice.
+def choose_epoch(parameters: TrainingParameters, task: Task, has_validation: bool) -> EpochChoice:
+    """Check the parameters of a built-in trainer that choose an epoch, and return the choice.
 
     Args:
-        keep: "best" or "last".
-        metric: Name of a metric; "" for "val_loss".
-        patience: Number of epochs without improvement after which the training ends; 0 for none.
+        parameters: The parameters.
         task: Task of the training dataset.
         has_validation: Whether there are validation rows.
 
@@ -74,6 +73,7 @@ def choose_epoch(keep: str, metric: str, patience: int, task: Task, has_validati
         ValueError: The patience is negative, the task has no such metric, no epochs are compared by it, or it needs
             validation rows and there are none.
     """
+    keep, metric, patience = parameters.keep, parameters.metric, parameters.patience
     if patience < 0:
         raise ValueError(f"patience is {patience}; allowed is 0, for none, or more")
     measures = _MEASURES.get(task, ("loss",))

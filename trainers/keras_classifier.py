@@ -5,7 +5,6 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
 import tensorflow as tf
 import tf_keras
@@ -37,6 +36,7 @@ from kfp_distributed.trainers.runtime.row_feed import open_rows
 from kfp_distributed.trainers.runtime.row_order import order_of_rows
 from kfp_distributed.trainers.runtime.served_rows import RowOptions, RowRequest
 from kfp_distributed.trainers.runtime.target import weights_of_classes
+from kfp_distributed.trainers.training_parameters import TrainingParameters
 
 
 def keras_classifier(
@@ -46,16 +46,7 @@ def keras_classifier(
     checkpoint_dir: str,
     metrics_dir: str,
     tensorboard_dir: str,
-    epochs: int | None = None,
-    batch_size: int = 32,
-    learning_rate: float = 1e-3,
-    hidden_units: list[int] = [128],  # noqa: B006 - a literal, so that the signature says it
-    seed: int = 0,
-    scale_learning_rate: bool = False,
-    class_weights: Literal["none", "balanced"] = "none",
-    keep: Literal["last", "best"] = "last",
-    metric: Literal["", "val_loss", "val_accuracy", "val_rmse", "loss", "accuracy", "rmse"] = "",
-    patience: int = 0,
+    parameters: TrainingParameters,
 ) -> None:
     """Train a fully connected network and save it as a SavedModel.
 
@@ -71,45 +62,30 @@ def keras_classifier(
         checkpoint_dir: Folder for checkpoints, one after each epoch and one before an early end.
         metrics_dir: Folder for training.json. The leader's file is stored.
         tensorboard_dir: Folder for the leader's metrics in TensorBoard's format; "" for none.
-        epochs: Number of passes over all rows, including those of a checkpoint. Default: 10, or as many as 400 updates
-            of batch_size rows need, up to 100.
-        batch_size: Rows in one update of the weights, over all devices of all workers. Every device has the same number
-            of rows, so an update has the largest multiple of the number of devices that is not above batch_size, or
-            fewer so that all updates of an epoch are of one size. With parameter servers: rows of an update, which one
-            worker computes. Default: 32.
-        learning_rate: Learning rate of the Adam optimizer. Default: 0.001.
-        hidden_units: Sizes of the hidden layers. Default: [128].
-        seed: Seed of the initial weights and of the order of the rows. Default: 0.
-        scale_learning_rate: Whether to multiply learning_rate by the number of devices in one update. Default: false.
-        class_weights: Weight of a row in the loss: "none" for 1, or "balanced" for rows / (classes * rows of its
-            class), so that all classes count alike. Default: "none".
-        keep: Epoch whose weights become the model: "last", or "best" for the best by metric. Default: "last".
-        metric: Metric of an epoch by which it is the best, the highest accuracy or the lowest loss or rmse. "" is
-            "val_loss". Default: "".
-        patience: Number of consecutive epochs without a better metric after which the training ends. 0 trains all
-            epochs. Default: 0.
+        parameters: Its parameters.
     """
     tf.get_logger().setLevel("ERROR")
-    tf_keras.utils.set_random_seed(seed)
+    tf_keras.utils.set_random_seed(parameters.seed)
     own, cluster = read_manifest(train_dir), read_cluster(os.environ)
-    epochs = number_of_epochs(epochs, own.rows, batch_size)
-    choice = choose_epoch(keep, metric, patience, own.label.task, bool(validation_dir))
+    batch_size, seed = parameters.batch_size, parameters.seed
+    epochs = number_of_epochs(parameters.epochs, own.rows, batch_size)
+    choice = choose_epoch(parameters, own.label.task, bool(validation_dir))
     if cluster.role == "evaluator":
-        model = build_model(keep_scales(read_data(checkpoint_dir), own, leads=False), hidden_units)
+        model = build_model(keep_scales(read_data(checkpoint_dir), own, leads=False), parameters.hidden_units)
         evaluate_checkpoints(model, own, validation_dir, Path(checkpoint_dir), Path(metrics_dir), epochs, choice)
         return
     manifest = keep_scales(read_data(checkpoint_dir), own, cluster.index == 0)
     has_servers, workers = "ps" in cluster.addresses, cluster.workers
     strategy = _strategy(cluster)  # First of all: TensorFlow can set up its collective operations only once.
     # The leader scores and saves a copy of the model in its own process.
-    copy = build_model(manifest, hidden_units)
+    copy = build_model(manifest, parameters.hidden_units)
     # With parameter servers, each step belongs to one worker, which reads its records endlessly. So workers need not
     # have the same number of steps.
     ranks = (1, 1) if has_servers else (workers, strategy.num_replicas_in_sync // workers)
     plan = plan_epoch(manifest.rows, batch_size, *ranks)
-    rate = learning_rate * (strategy.num_replicas_in_sync if scale_learning_rate else 1)
+    rate = parameters.rate(strategy.num_replicas_in_sync)
     with strategy.scope():
-        model = build_model(manifest, hidden_units)
+        model = build_model(manifest, parameters.hidden_units)
         at_once = 1 if has_servers else steps_at_once(model, plan.steps, plan.batch)
         compile_model(model, tf_keras.optimizers.Adam(rate), at_once, manifest.label.task)
     position, save = keep_checkpoints(model, checkpoint_dir, manifest, has_servers, cluster.index == 0)
@@ -136,7 +112,7 @@ def keras_classifier(
         if tensorboard_dir and cluster.index == 0:
             log_scalars(tensorboard_dir, epoch + 1, metrics)
         record_epoch(file, f"{cluster.role}-{cluster.index}", epoch + 1, epochs, metrics)
-        if patience:
+        if choice.patience:
             model.stop_training = best.has_ended if has_servers else _is_true_in_leader(strategy, best.has_ended)
 
     if cluster.index == 0:
@@ -144,9 +120,9 @@ def keras_classifier(
     follow_steps(model, lambda: plan.batch * ranks[1], steps, at_once, workers)
     if has_epochs_left(position.epoch, epochs, cluster.index == 0) and not best.has_ended:
         own_rows = (
-            _rows_of_workers(manifest, seed, class_weights, plan, workers)
+            _rows_of_workers(manifest, seed, parameters.class_weights, plan, workers)
             if has_servers
-            else _open_rows(train_dir, manifest, cluster, seed, class_weights, plan)
+            else _open_rows(train_dir, manifest, cluster, seed, parameters.class_weights, plan)
         )
         with own_rows as rows:
             fit_from(model, rows, steps, epochs, end_epoch)

@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
 import horovod.tensorflow.keras as hvd
 import tensorflow as tf
@@ -37,6 +36,7 @@ from kfp_distributed.trainers.runtime.row_dataset import dataset_of_rows
 from kfp_distributed.trainers.runtime.row_feed import open_rows
 from kfp_distributed.trainers.runtime.row_order import order_of_rows
 from kfp_distributed.trainers.runtime.tensorflow_internals import leave_keras_unconverted
+from kfp_distributed.trainers.training_parameters import TrainingParameters
 
 leave_keras_unconverted()
 
@@ -48,16 +48,7 @@ def keras_horovod(
     checkpoint_dir: str,
     metrics_dir: str,
     tensorboard_dir: str,
-    epochs: int | None = None,
-    batch_size: int = 32,
-    learning_rate: float = 1e-3,
-    hidden_units: list[int] = [128],  # noqa: B006 - a literal, so that the signature says it
-    seed: int = 0,
-    scale_learning_rate: bool = False,
-    class_weights: Literal["none", "balanced"] = "none",
-    keep: Literal["last", "best"] = "last",
-    metric: Literal["", "val_loss", "val_accuracy", "val_rmse", "loss", "accuracy", "rmse"] = "",
-    patience: int = 0,
+    parameters: TrainingParameters,
 ) -> None:
     """Train a fully connected network on all ranks together and save it as a SavedModel.
 
@@ -75,34 +66,20 @@ def keras_horovod(
         checkpoint_dir: Folder for checkpoints, one after each epoch.
         metrics_dir: Folder for training.json.
         tensorboard_dir: Folder for rank 0's metrics in TensorBoard's format; "" for none.
-        epochs: Number of passes over all rows, including those of a checkpoint. Default: 10, or as many as 400 updates
-            of batch_size rows need, up to 100.
-        batch_size: Rows in one update of the weights, over all ranks. Every rank has the same number of rows, so an
-            update has the largest multiple of the number of ranks that is not above batch_size, or fewer so that all
-            updates of an epoch are of one size. Default: 32.
-        learning_rate: Learning rate of the Adam optimizer. Default: 0.001.
-        hidden_units: Sizes of the hidden layers. Default: [128].
-        seed: Seed of the initial weights and of the order of the rows. Default: 0.
-        scale_learning_rate: Whether to multiply learning_rate by the number of ranks. Default: false.
-        class_weights: Weight of a row in the loss: "none" for 1, or "balanced" for rows / (classes * rows of its
-            class), so that all classes count alike. Default: "none".
-        keep: Epoch whose weights become the model: "last", or "best" for the best by metric. Default: "last".
-        metric: Metric of an epoch by which it is the best, the highest accuracy or the lowest loss or rmse. "" is
-            "val_loss". Default: "".
-        patience: Number of consecutive epochs without a better metric after which the training ends. 0 trains all
-            epochs. Default: 0.
+        parameters: Its parameters.
     """
     hvd.init()
     check_size(os.environ, hvd.size())
     if gpus := tf.config.list_physical_devices("GPU"):  # Each rank of a worker uses one.
         tf.config.set_visible_devices(gpus[hvd.local_rank() % len(gpus)], "GPU")
-    tf_keras.utils.set_random_seed(seed)
+    tf_keras.utils.set_random_seed(parameters.seed)
     # All checkpoints of a training have the same scale, so a rank that joins an elastic job has that of the others.
     manifest = keep_scales(read_data(checkpoint_dir), read_manifest(train_dir), hvd.rank() == 0)
-    epochs = number_of_epochs(epochs, manifest.rows, batch_size)
-    choice = choose_epoch(keep, metric, patience, manifest.label.task, bool(validation_dir))
+    batch_size, seed = parameters.batch_size, parameters.seed
+    epochs = number_of_epochs(parameters.epochs, manifest.rows, batch_size)
+    choice = choose_epoch(parameters, manifest.label.task, bool(validation_dir))
     metrics_file = Path(metrics_dir, TRAINING_METRICS)
-    model, elastic = build_model(manifest, hidden_units), is_elastic(os.environ)
+    model, elastic = build_model(manifest, parameters.hidden_units), is_elastic(os.environ)
     compile_model(model, hvd.DistributedOptimizer(tf_keras.optimizers.Adam()), 1, manifest.label.task)
     position, save = keep_checkpoints(model, checkpoint_dir, manifest, leads=hvd.rank() == 0)
     best, save = follow_checkpoints(checkpoint_dir, choice, position, save, hvd.rank() == 0)
@@ -140,7 +117,7 @@ def keras_horovod(
             metrics_file.write_text(state.metrics)
         best.state = state.best
         # In an elastic job, the number of ranks can change between two calls.
-        model.optimizer.learning_rate = learning_rate * (hvd.size() if scale_learning_rate else 1)
+        model.optimizer.learning_rate = parameters.rate(hvd.size())
         if has_epochs_left(state.done, epochs, hvd.rank() == 0) and not best.has_ended:
             saved = Position.from_json(state.position)
             # An elastic job has no position within an epoch, and it may have finished epochs since its start.
@@ -148,7 +125,7 @@ def keras_horovod(
             order = order_of_rows(width(manifest))
             own_plan = "elastic" if elastic else plan_of_rows(manifest, batch_size, hvd.size(), seed, order=order)
             where = steps.begin(start, own_plan, plan_epoch(manifest.rows, batch_size, hvd.size()).steps)
-            with _open_rows(train_dir, manifest, batch_size, seed, class_weights, where) as rows:
+            with _open_rows(train_dir, manifest, batch_size, seed, parameters.class_weights, where) as rows:
                 fit_from(model, rows, steps, epochs, end_epoch, [hvd.callbacks.MetricAverageCallback()])
 
     follow_steps(model, lambda: plan_epoch(manifest.rows, batch_size, hvd.size()).batch, steps)

@@ -3,11 +3,12 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.resources import files
 from typing import Any, NoReturn
 
 from kfp_distributed.trainers.signature import Parameter, read_signature
+from kfp_distributed.trainers.training_parameters import MAY_BE_ZERO, TrainingParameters
 
 TRAINERS = {
     "keras_classifier": ("Job", "TF"),
@@ -23,9 +24,10 @@ ELASTIC = ("keras_horovod", "torch_classifier")
 FOLDERS = ("train_dir", "validation_dir", "model_dir", "checkpoint_dir", "metrics_dir", "tensorboard_dir")
 """Names of the local folders that a program receives. A train_parameter must not have one of these names."""
 
-
-MAY_BE_ZERO = ("seed", "patience")
-"""Parameters of the built-in trainers that may be 0. All other numbers must be more than 0."""
+_OF_TRAINERS = tuple(
+    Parameter(field.name, str(field.type), False, getattr(TrainingParameters(), field.name))
+    for field in fields(TrainingParameters)
+)
 
 ROWS = ("download", "stream")
 """How a function or command gets the training rows of its rank: as Parquet files, or by `rows` while it trains."""
@@ -101,6 +103,8 @@ def parse_program(specification: Mapping[str, Any] | str) -> Program:
     if "model_dir" not in folders:
         raise ValueError(f"{name}() has no parameter model_dir, the folder that the model is saved in; add it")
     own = tuple(parameter for parameter in parameters if parameter.name not in FOLDERS)
+    if kind == "trainer":
+        own = _OF_TRAINERS
     return Program(kind, name, source, (), own, folders, others, rows)
 
 
@@ -139,13 +143,16 @@ def check_parameters(program: Program, parameters: Mapping[str, Any] | str | Non
 
 
 def function_arguments(program: Program, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a function, in the types of its signature: also tuples, sets and paths.
+    """Return the arguments of a function besides its folders.
+
+    Those of a user's function are in the types of its signature: also tuples, sets and paths. A trainer has one.
 
     Args:
         program: The function or trainer.
         parameters: Checked train_parameters, as JSON.
     """
-    return {name: _parameter(program, name).argument(value) for name, value in parameters.items()}
+    arguments = {name: _parameter(program, name).argument(value) for name, value in parameters.items()}
+    return {"parameters": TrainingParameters(**arguments)} if program.kind == "trainer" else arguments
 
 
 def _by_name(program: Program) -> dict[str, Parameter]:

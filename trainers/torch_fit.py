@@ -1,4 +1,4 @@
-"""Functions that the PyTorch trainers share: the epochs of a rank, and checkpoints."""
+"""The training that the PyTorch trainers share, whatever averages their gradients."""
 
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain, cycle, islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,20 +17,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from kfp_distributed.storage.dataset import DatasetManifest, Label, parts_of_rank, read_batches, width
-from kfp_distributed.storage.files import unfinished_file
-from kfp_distributed.trainers.architecture import (
-    Architecture,
-    architecture,
-    end_if_other_data,
-    end_if_other_network,
-    end_if_other_program,
-)
-from kfp_distributed.trainers.best_epoch import EpochChoice
+from kfp_distributed.trainers.architecture import has_epochs_left, keep_scales
+from kfp_distributed.trainers.best_epoch import choose_epoch
 from kfp_distributed.trainers.divergence import end_if_diverged
 from kfp_distributed.trainers.epoch_follower import EpochFollower
 from kfp_distributed.trainers.position import Position, plan_of_rows
 from kfp_distributed.trainers.runtime.epoch_metrics import record_epoch
-from kfp_distributed.trainers.runtime.feed import Step, read_manifest, steps_of_epoch
+from kfp_distributed.trainers.runtime.feed import Step, number_of_epochs, read_manifest, steps_of_epoch
 from kfp_distributed.trainers.runtime.folder_uploads import flush
 from kfp_distributed.trainers.runtime.job_description import REPLICA_VARIABLE, TRAINING_METRICS
 from kfp_distributed.trainers.runtime.row_feed import RowFeed, open_rows
@@ -40,17 +33,13 @@ from kfp_distributed.trainers.runtime.sampling import count_rows
 from kfp_distributed.trainers.runtime.target import metrics_of, scale_labels
 from kfp_distributed.trainers.runtime.termination import EndedEarly, is_ending
 from kfp_distributed.trainers.runtime.unless_trained import STORE_SECONDS
-from kfp_distributed.trainers.torch_network import Network
-
-_CHECKPOINT = "checkpoint.pt"
+from kfp_distributed.trainers.torch_network import Network, export_onnx
+from kfp_distributed.trainers.torch_resume import TorchFollower, restore, save_checkpoint
+from kfp_distributed.trainers.training_parameters import TrainingParameters
 
 _ROWS_SECONDS = 240.0
 """Seconds for which a rank waits for rows while the object store is away. Its peers give up after five minutes
 (`torch_classifier`). With less than that, the rank ends that has seen the cause."""
-
-
-TorchFollower: TypeAlias = EpochFollower[dict[str, Tensor]]
-"""Follower of the epochs. Weights are those of a network by name, in the memory of the CPU."""
 
 
 class Ranks(NamedTuple):
@@ -69,87 +58,77 @@ class Ranks(NamedTuple):
     add: Callable[[Tensor], object]
 
 
-@dataclass(frozen=True)
-class Training:
-    """Settings of a training, as the trainers have them.
-
-    Attributes:
-        train_dir: Folder with the manifest of the training dataset.
-        validation_dir: Folder of the validation dataset; "" for none.
-        checkpoint_dir: Folder of the checkpoint.
-        metrics_dir: Folder of training.json.
-        manifest: Manifest of the training dataset.
-        epochs: Number of the last epoch.
-        batch_size: Rows of a step over all ranks. The last step of an epoch has the rest.
-        learning_rate: Learning rate of the optimizer.
-        seed: Seed of the order of the rows.
-        class_weights: See `weights_of_classes`.
-    """
+class Folders(NamedTuple):
+    """The folders of a trainer, see there."""
 
     train_dir: str
     validation_dir: str
+    model_dir: str
     checkpoint_dir: str
     metrics_dir: str
+
+
+@dataclass(frozen=True)
+class Training:
+    """Settings of a training.
+
+    Attributes:
+        folders: The folders of the trainer.
+        manifest: Manifest of the training dataset.
+        parameters: The parameters of the trainer.
+        epochs: Number of the last epoch.
+        learning_rate: Learning rate of the optimizer.
+    """
+
+    folders: Folders
     manifest: DatasetManifest
+    parameters: TrainingParameters
     epochs: int
-    batch_size: int
     learning_rate: float
-    seed: int
-    class_weights: str
 
     def plan(self, ranks: int) -> str:
         """Return what decides which rows come in which step: the rows, and how they are divided and ordered."""
-        return plan_of_rows(self.manifest, self.batch_size, ranks, self.seed, order=order_of_rows(width(self.manifest)))
+        order = order_of_rows(width(self.manifest))
+        return plan_of_rows(self.manifest, self.parameters.batch_size, ranks, self.parameters.seed, order=order)
 
 
-def load_checkpoint(folder: str) -> dict[str, Any]:
-    """Return the checkpoint that `train_epochs` saved in a folder; {} if the folder is empty.
-
-    With `weights_only`, the file can contain tensors and plain values, but no code. If the folder has only files of
-    another program, the result is their names, {"files": [...]}, which `restore` refuses on all ranks.
-    """
-    file = Path(folder, _CHECKPOINT)
-    if not file.exists():
-        files = sorted(path.name for path in Path(folder).glob("*"))
-        return {"files": files} if files else {}
-    checkpoint: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
-    return checkpoint
-
-
-def restore(checkpoint: dict[str, Any], network: Network, optimizer: torch.optim.Optimizer, leads: bool) -> Position:
-    """Load a checkpoint into a network and its optimizer. Every rank calls it with the same checkpoint.
-
-    The mean and standard deviation, with which the network scales numbers, remain those of the training dataset.
+def train_network(
+    folders: Folders,
+    parameters: TrainingParameters,
+    checkpoint: dict[str, Any],
+    ranks: Ranks,
+    distribute_network: Callable[[Network], nn.Module],
+    distribute_optimizer: Callable[[Network, torch.optim.Optimizer], torch.optim.Optimizer] = lambda _, plain: plain,
+) -> None:
+    """Train a network on all ranks together. Rank 0 saves it as ONNX.
 
     Args:
-        checkpoint: Result of `load_checkpoint`.
-        network: Network to restore.
-        optimizer: Its optimizer.
-        leads: Whether this rank prints how the data of the checkpoint differs.
-
-    Returns:
-        Where the training continues.
-
-    Raises:
-        SystemExit: The checkpoint is of another network, of other columns or classes, or of another program.
+        folders: The folders.
+        parameters: The parameters.
+        checkpoint: Result of `load_checkpoint` in rank 0, also in the others.
+        ranks: This rank.
+        distribute_network: Returns what trains a network, whose gradients are averaged over all ranks. From then on all
+            ranks have the weights of rank 0.
+        distribute_optimizer: The same for its optimizer, before the checkpoint is restored. Default: the optimizer.
     """
-    if not checkpoint:
-        return Position()
-    end_if_other_program(checkpoint.get("files", []))
-    saved = checkpoint.get("network", {})
-    end_if_other_network(_architecture(saved), _architecture(network.state_dict()))
-    if (line := end_if_other_data(checkpoint.get("data", ""), network.data)) and leads:
-        print(line, flush=True)
-    network.load_state_dict({**saved, **dict(network.named_buffers())})
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": checkpoint["optimizer_state"]})
-    metrics = {name: float(value) for name, value in checkpoint.get("metrics", {}).items()}
-    return Position(int(checkpoint["epoch"]), checkpoint.get("step", 0), checkpoint.get("plan", ""), metrics)
-
-
-def _architecture(weights: Mapping[str, Tensor]) -> Architecture | None:
-    shapes = {name: tuple(weight.shape) for name, weight in weights.items() if name.endswith(".weight")}
-    embeddings = [shape for name, shape in shapes.items() if name.startswith("embeddings.")]
-    return architecture(embeddings, [shape[::-1] for name, shape in shapes.items() if name.startswith("layers.")])
+    manifest = keep_scales(checkpoint.get("data", ""), read_manifest(folders.train_dir), ranks.rank == 0)
+    epochs = number_of_epochs(parameters.epochs, manifest.rows, parameters.batch_size)
+    choice = choose_epoch(parameters, manifest.label.task, bool(folders.validation_dir))
+    torch.manual_seed(parameters.seed)
+    network, rate = Network(manifest, parameters.hidden_units).to(ranks.device), parameters.rate(ranks.size)
+    optimizer = distribute_optimizer(network, torch.optim.Adam(network.parameters(), rate))
+    position = restore(checkpoint, network, optimizer, ranks.rank == 0)
+    model = distribute_network(network)
+    saved, weights = checkpoint.get("best", ""), checkpoint.get("best_weights") or None
+    best: TorchFollower = EpochFollower(choice, saved, weights, position.epoch, ranks.rank == 0)
+    training = Training(folders, manifest, parameters, epochs, rate)
+    if has_epochs_left(position.epoch, epochs, ranks.rank == 0) and not best.has_ended:
+        train_epochs(training, network, model, optimizer, ranks, position, best)
+    if ranks.rank == 0:
+        weights = best.choose_model(Path(folders.metrics_dir, TRAINING_METRICS), epochs)
+        if weights is not None:
+            network.load_state_dict({**weights, **dict(network.named_buffers())})
+        export_onnx(network.cpu(), manifest, Path(folders.model_dir, "model.onnx"))
 
 
 def train_epochs(
@@ -181,7 +160,9 @@ def train_epochs(
 
     def end_if_asked(epoch: int, step: int, metrics: Mapping[str, float] = MappingProxyType({})) -> None:
         if is_ending():
-            _save(training.checkpoint_dir, network, optimizer, Position(epoch - 1, step, plan, metrics), best)
+            save_checkpoint(
+                training.folders.checkpoint_dir, network, optimizer, Position(epoch - 1, step, plan, metrics), best
+            )
             flush()
             print(f"saved a checkpoint in epoch {epoch} after step {step}", flush=True)
             raise EndedEarly
@@ -189,12 +170,14 @@ def train_epochs(
     def finish(epoch: _Epoch, metrics: dict[str, float]) -> None:
         end_if_diverged(epoch.number, metrics["loss"], has_finite_weights(network), training.learning_rate)
         end = partial(end_if_asked, epoch.number, len(epoch.steps), dict(metrics))
-        metrics |= _score(network, training.validation_dir, ranks, label, end)
+        metrics |= _score(network, training.folders.validation_dir, ranks, label, end)
         if ranks.rank == 0:
             best.end_epoch(epoch.number, metrics, lambda: _copy_weights(network))
-            _save(training.checkpoint_dir, network, optimizer, Position(epoch.number), best)
+            save_checkpoint(training.folders.checkpoint_dir, network, optimizer, Position(epoch.number), best)
             replica = os.environ.get(REPLICA_VARIABLE, "worker-0")
-            record_epoch(Path(training.metrics_dir, TRAINING_METRICS), replica, epoch.number, training.epochs, metrics)
+            record_epoch(
+                Path(training.folders.metrics_dir, TRAINING_METRICS), replica, epoch.number, training.epochs, metrics
+            )
 
     with _open_epochs(training, ranks, position) as epochs:
         for epoch in epochs:
@@ -207,28 +190,6 @@ def train_epochs(
                 break
 
 
-def follow_checkpoint(
-    checkpoint: Mapping[str, Any], choice: EpochChoice, position: Position, ranks: Ranks
-) -> TorchFollower:
-    """Return the follower of the epochs that continues with the best epoch of a checkpoint.
-
-    Args:
-        checkpoint: Result of `load_checkpoint`.
-        choice: Which epoch becomes the model, and when the training ends early.
-        position: Position of the checkpoint.
-        ranks: This rank.
-    """
-    saved, weights = checkpoint.get("best", ""), checkpoint.get("best_weights") or None
-    return EpochFollower(choice, saved, weights, position.epoch, ranks.rank == 0)
-
-
-def choose_weights(network: Network, best: TorchFollower, training: Training) -> None:
-    """Load the weights of the model into a network, and record of which epoch they are. Call it in rank 0."""
-    weights = best.choose_model(Path(training.metrics_dir, TRAINING_METRICS), training.epochs)
-    if weights is not None:
-        network.load_state_dict({**weights, **dict(network.named_buffers())})
-
-
 def _copy_weights(network: Network) -> dict[str, Tensor]:
     return {name: weight.detach().cpu().clone() for name, weight in network.named_parameters()}
 
@@ -238,19 +199,6 @@ def _is_true_in_rank_0(ranks: Ranks, value: bool) -> bool:
     total = torch.tensor([float(value and ranks.rank == 0)], device=ranks.device)
     ranks.add(total)
     return bool(total.item())
-
-
-def _save(
-    folder: str, network: Network, optimizer: torch.optim.Optimizer, position: Position, best: TorchFollower
-) -> None:
-    with unfinished_file(Path(folder, _CHECKPOINT)) as stream:
-        # Without the optimizer's settings: torch 1.13 cannot read a float with weights_only, and they are parameters.
-        # So metrics are tensors.
-        weights = {"network": network.state_dict(), "optimizer_state": optimizer.state_dict()["state"]}
-        metrics = {name: torch.tensor(value, dtype=torch.double) for name, value in position.metrics.items()}
-        if best.best:
-            weights |= {"best": best.best.to_json(), "best_weights": best.weights or {}}
-        torch.save({"data": network.data, **weights, **position._asdict(), "metrics": metrics}, stream)
 
 
 class _Epoch(NamedTuple):
@@ -287,7 +235,7 @@ def _open_epochs(training: Training, ranks: Ranks, position: Position) -> Iterat
     """
     manifest = training.manifest
     parts = parts_of_rank(manifest, ranks.rank, ranks.size)
-    steps = steps_of_epoch(manifest.rows, training.batch_size, ranks.size, ranks.rank)
+    steps = steps_of_epoch(manifest.rows, training.parameters.batch_size, ranks.size, ranks.rank)
     first_step, where = position.resume(training.plan(ranks.size), len(steps))
     name, rows = f"rank {ranks.rank} of {ranks.size} on {ranks.device}", sum(part.rows for part in parts)
     print(f"{name} has {rows} rows and {where}", flush=True)
@@ -295,7 +243,12 @@ def _open_epochs(training: Training, ranks: Ranks, position: Position) -> Iterat
     numbers = range(position.epoch + 1, training.epochs + 1)
     with (
         open_rows(
-            training.train_dir, manifest, parts, training.seed, training.class_weights, wait_seconds=wait_seconds
+            training.folders.train_dir,
+            manifest,
+            parts,
+            training.parameters.seed,
+            training.parameters.class_weights,
+            wait_seconds=wait_seconds,
         ) as feed,
         # A training that ends early does not read all epochs.
         closing(_read_epochs(feed, steps, numbers, first_step)) as epochs,

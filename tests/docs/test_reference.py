@@ -4,6 +4,7 @@ import ast
 import inspect
 import json
 import re
+from dataclasses import fields
 from typing import NamedTuple, get_args
 
 import click
@@ -31,6 +32,7 @@ from kfp_distributed.trainers.runtime.job_description import EVALUATOR_METRICS, 
 from kfp_distributed.trainers.runtime.progress import Progress, parse_progress
 from kfp_distributed.trainers.runtime.samples import Sample, split_sample
 from kfp_distributed.trainers.runtime.trainer_status import EpochEnd, status_body
+from kfp_distributed.trainers.training_parameters import TrainingParameters
 
 PAGES = reference.ROOT / "docs" / "reference"
 SPECIFICATION = (PAGES / "distribution-specification.md").read_text("utf-8")
@@ -143,10 +145,10 @@ def test_every_key_of_a_specification_is_described():
     assert rows["ps_cpus"][2] == "worker_cpus"
 
 
-def test_every_parameter_of_every_trainer_is_described():
-    text = reference.describe_trainers()
-    assert re.findall(r"^## (\w+)$", text, re.MULTILINE) == [*TRAINERS]
-    rows = rows_of(text)
+def test_every_trainer_and_every_parameter_is_described():
+    assert re.findall(r"^## (\w+)$", reference.describe_trainers(), re.MULTILINE) == [*TRAINERS]
+    rows = rows_of(reference.describe_training_parameters())
+    assert [row[0].strip("`") for row in rows] == [field.name for field in fields(TrainingParameters)]
     assert ["`batch_size`", "`int`", "`32`"] in [row[:3] for row in rows]
     assert [row for row in rows if not all(row)] == []
 

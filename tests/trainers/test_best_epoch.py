@@ -14,6 +14,7 @@ from kfp_distributed.trainers.best_epoch import (
     follow_epoch,
     resume_best,
 )
+from kfp_distributed.trainers.training_parameters import TrainingParameters
 
 NAN = math.nan
 
@@ -66,6 +67,10 @@ def test_an_epoch_without_the_metric_is_an_error():
         follow_epoch(EpochChoice(True), None, 1, {"loss": 1, "accuracy": 0})
 
 
+def chosen(keep, metric, patience, *data):
+    return choose_epoch(TrainingParameters(keep=keep, metric=metric, patience=patience), *data)
+
+
 @pytest.mark.parametrize(
     ("arguments", "choice"),
     [
@@ -77,7 +82,7 @@ def test_an_epoch_without_the_metric_is_an_error():
     ],
 )
 def test_choice_of_the_parameters(arguments, choice):
-    assert choose_epoch(*arguments) == choice
+    assert chosen(*arguments) == choice
     assert choice.is_followed == (arguments[0] == "best" or arguments[2] > 0)
 
 
@@ -114,7 +119,7 @@ def test_choice_of_the_parameters(arguments, choice):
 )
 def test_a_choice_that_the_data_cannot_have_is_refused(arguments, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        choose_epoch(*arguments)
+        chosen(*arguments)
 
 
 BEST = BestEpoch("val_loss", 7, 0.23141, 12, 5)

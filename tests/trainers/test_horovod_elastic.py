@@ -115,6 +115,7 @@ FAULT = """
 def fit(train_dir, validation_dir, model_dir, checkpoint_dir, metrics_dir):
     import tensorflow as tf
     from kfp_distributed.trainers import keras_horovod as trainer
+    from kfp_distributed.trainers.training_parameters import TrainingParameters
 
     record = trainer.record_epoch
 
@@ -124,7 +125,8 @@ def fit(train_dir, validation_dir, model_dir, checkpoint_dir, metrics_dir):
         record(file, replica, epoch, *others)
 
     trainer.record_epoch = keep
-    trainer.keras_horovod(train_dir, validation_dir, model_dir, checkpoint_dir, metrics_dir, "", epochs=3)
+    folders = train_dir, validation_dir, model_dir, checkpoint_dir, metrics_dir, ""
+    trainer.keras_horovod(*folders, TrainingParameters(epochs=3))
 """
 
 

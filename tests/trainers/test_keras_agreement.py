@@ -39,6 +39,7 @@ import json, os, sys
 import numpy as np
 import tensorflow as tf
 from kfp_distributed.trainers import keras_classifier as trainer
+from kfp_distributed.trainers.training_parameters import TrainingParameters
 
 folders, trainings, devices = map(json.loads, sys.argv[1:])
 if devices > 1:
@@ -77,7 +78,8 @@ for name, parameters in trainings.items():
     os.makedirs(f"{start}/{name}")
     os.chdir(f"{start}/{name}")
     trainer.keras_classifier(
-        **folders, model_dir="model", checkpoint_dir="checkpoint", metrics_dir=".", tensorboard_dir="", **parameters
+        **folders, model_dir="model", checkpoint_dir="checkpoint", metrics_dir=".", tensorboard_dir="",
+        parameters=TrainingParameters(**parameters),
     )
 """
 

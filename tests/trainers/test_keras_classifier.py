@@ -38,11 +38,12 @@ def test_a_table_is_learned_resumed_and_saved_with_its_preprocessing(folders, tm
     import tensorflow as tf
 
     from kfp_distributed.trainers.keras_classifier import keras_classifier
+    from kfp_distributed.trainers.training_parameters import TrainingParameters
 
     rows_before = current_usage().rows
     options = {"batch_size": 16, "learning_rate": 0.01, "hidden_units": [16]}
-    keras_classifier(**folders, epochs=2, **options)
-    keras_classifier(**folders, epochs=5, **options)
+    for epochs in (2, 5):
+        keras_classifier(**folders, parameters=TrainingParameters(epochs, **options))
     # 19 steps of 16 rows in each epoch.
     assert current_usage().rows - rows_before == 5 * 304
     lines = [parse_progress(line) for line in capsys.readouterr().out.splitlines()]

@@ -34,6 +34,7 @@ def resumed(trained, tmp_path, monkeypatch):
 
 def train(root, epochs, hidden_units=(16,), **parameters):
     from kfp_distributed.trainers.keras_classifier import keras_classifier
+    from kfp_distributed.trainers.training_parameters import TrainingParameters
 
     names = ("model_dir", "checkpoint_dir", "metrics_dir")
     shutil.rmtree(root / "model_dir", ignore_errors=True)
@@ -43,8 +44,8 @@ def train(root, epochs, hidden_units=(16,), **parameters):
         patch.chdir(root)
         patch.delenv("TF_CONFIG", raising=False)
         folders = {name: str(root / name) for name in ("train_dir", *names)}
-        others = {"validation_dir": "", "tensorboard_dir": "", "batch_size": 30}
-        keras_classifier(**folders, **others, epochs=epochs, hidden_units=list(hidden_units), **parameters)
+        trained = TrainingParameters(epochs, 30, hidden_units=list(hidden_units), **parameters)
+        keras_classifier(**folders, validation_dir="", tensorboard_dir="", parameters=trained)
 
 
 def content(folder):

@@ -258,13 +258,6 @@ def test_the_error_names_a_value_that_is_not_allowed(trainer, wrong, reason):
     assert check_parameters(program, accepted) == accepted
 
 
-def test_the_built_in_trainers_have_the_same_parameters():
-    first, *others = (parse_program({"trainer": trainer}).parameters for trainer in TRAINERS)
-    assert others == [first] * (len(TRAINERS) - 1)
-    assert first[-5] == Parameter("scale_learning_rate", "bool", False, False)
-    assert first[-4] == Parameter("class_weights", "Literal['none', 'balanced']", False, "none")
-
-
 def test_command_line():
     program = parse_program({"command": ["main", "--data", "{train_dir}/x", "{other}", "{model_dir}{model_dir}"]})
     parameters = check_parameters(

@@ -29,7 +29,9 @@ pytestmark = pytest.mark.takes(30)
 TRAIN = """
 import json, sys
 from kfp_distributed.trainers.torch_classifier import torch_classifier
-torch_classifier(**json.loads(sys.argv[1]))
+from kfp_distributed.trainers.training_parameters import TrainingParameters
+folders, parameters = json.loads(sys.argv[1])
+torch_classifier(**folders, parameters=TrainingParameters(**parameters))
 """
 
 # Adam would hide gradients that are not averaged: its steps do not depend on their scale. tests/trainers/
@@ -41,9 +43,11 @@ import json, sys
 from datetime import timedelta
 from kfp_distributed.trainers import torch_classifier as trainer
 from kfp_distributed.trainers.runtime.peers import is_lost_peer
+from kfp_distributed.trainers.training_parameters import TrainingParameters
 trainer._LONGEST_WAIT = timedelta(seconds=10)
 try:
-    trainer.torch_classifier(**json.loads(sys.argv[1]))
+    folders, parameters = json.loads(sys.argv[1])
+    trainer.torch_classifier(**folders, parameters=TrainingParameters(**parameters))
 except RuntimeError as error:
     sys.exit(138 if is_lost_peer(error) else str(error))
 """
@@ -70,7 +74,7 @@ def start(data, name, parameters, program=TRAIN, **environment):
         (results / kind).mkdir(exist_ok=True)
         folders[f"{kind}_dir"] = str(results / kind)
     return subprocess.Popen(
-        forked(trainer_python("pytorch"), "-c", program, json.dumps({**folders, **parameters})),
+        forked(trainer_python("pytorch"), "-c", program, json.dumps([folders, parameters])),
         cwd=working_directory,
         env={**os.environ, "PYTHONPATH": str(data / ARCHIVE_KEY), "OMP_NUM_THREADS": "1", **environment},
         stdout=subprocess.PIPE,

@@ -25,7 +25,9 @@ OPTIONS = {"batch_size": 512, "seed": 3, "hidden_units": [16]}
 TRAIN = """
 import json, sys
 from kfp_distributed.trainers.torch_classifier import torch_classifier
-torch_classifier(**json.loads(sys.argv[1]))
+from kfp_distributed.trainers.training_parameters import TrainingParameters
+folders, parameters = json.loads(sys.argv[1])
+torch_classifier(**folders, parameters=TrainingParameters(**parameters))
 """
 
 BEFORE_STREAMS = """
@@ -62,7 +64,7 @@ class Ranks:
         for rank in ("0", "1"):
             (results / rank).mkdir(exist_ok=True)
             environment = {**self._environment, **address, "RANK": rank}
-            arguments = json.dumps({**folders, **OPTIONS, "epochs": epochs})
+            arguments = json.dumps([folders, {**OPTIONS, "epochs": epochs}])
             pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
             running.append(self.python(TRAIN, arguments, cwd=results / rank, env=environment, **pipes))
         try:

@@ -9,6 +9,7 @@ from kfp_distributed.storage.dataset import DatasetManifest, width
 from kfp_distributed.storage.provenance import find_contamination, training_data
 from kfp_distributed.trainers.best_epoch import choose_epoch
 from kfp_distributed.trainers.runtime.target import weights_of_classes
+from kfp_distributed.trainers.training_parameters import TrainingParameters
 
 
 def check_datasets(
@@ -76,9 +77,8 @@ def check_choice(
         ValueError: The task has no such metric, no epochs are compared by it, or it needs validation rows and there are
             none.
     """
-    choice = parameters.get("keep", "last"), parameters.get("metric", ""), parameters.get("patience", 0)
     try:
-        choose_epoch(*choice, train.label.task, validation is not None and validation.rows > 0)
+        choose_epoch(TrainingParameters(**parameters), train.label.task, validation is not None and validation.rows > 0)
     except ValueError as error:
         raise ValueError(f"train_parameters of {trainer}: {error}") from None
 
