@@ -42,10 +42,10 @@ _PROGRAM = """
 import json, os, signal, sys, threading, time
 from pathlib import Path
 from kfp_distributed.storage.opener import open_store
-from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints, parse_manifest
-from kfp_distributed.trainers.runtime.folder_uploads import delete_snapshots
+from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import complete_checkpoints, parse_manifest
+from kfp_distributed.trainers.runtime.checkpoints.folder_uploads import delete_snapshots
 from kfp_distributed.trainers.runtime.job_description import JobDescription
-from kfp_distributed.trainers.runtime.results import keep_results
+from kfp_distributed.trainers.runtime.outputs.results import keep_results
 from kfp_distributed.trainers.sync import flush, record_epoch
 way, size, server, hangs, seconds = sys.argv[1], *map(int, sys.argv[2:])
 names = "checkpoint_dir", "metrics_dir", "tensorboard_dir"

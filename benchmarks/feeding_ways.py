@@ -21,7 +21,7 @@ import numpy as np
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from kfp_distributed.trainers.runtime.row_feed import RowFeed
+    from kfp_distributed.trainers.runtime.data_loading.row_feed import RowFeed
 
 BATCH, EPOCHS, SECONDS, BUFFER = 256, 3, 10, 10_000
 """Rows of a batch, number of later epochs, seconds after which no further epoch begins, and rows of the shuffle buffer
@@ -30,7 +30,11 @@ of `datasets`."""
 _IMPORTS = {"datasets": ["datasets", "pyarrow.parquet"], "litdata": ["litdata"], "mosaicml": ["streaming"]}
 """Modules that the ways of other libraries import before the measurement."""
 
-_OWN_IMPORTS = ["pyarrow.parquet", "kfp_distributed.trainers.runtime.feed", "kfp_distributed.trainers.runtime.row_feed"]
+_OWN_IMPORTS = [
+    "pyarrow.parquet",
+    "kfp_distributed.trainers.runtime.data_loading.feed",
+    "kfp_distributed.trainers.runtime.data_loading.row_feed",
+]
 """Those of the other ways."""
 
 Batches = Iterator[tuple[Any, Any]]
@@ -62,7 +66,7 @@ def dataset(way: str, bucket: str, stack: ExitStack) -> "tf.data.Dataset":
     import tensorflow as tf
 
     if way == "stream":
-        from kfp_distributed.trainers.runtime.row_dataset import dataset_of_rows
+        from kfp_distributed.trainers.runtime.data_loading.row_dataset import dataset_of_rows
 
         return dataset_of_rows(open_stream(bucket, stack), 64, BATCH)
     records = np.array(download_records(bucket))
@@ -111,7 +115,7 @@ def stream(bucket: str, stack: ExitStack) -> Batches:
     """Read rows as `torch_classifier` does."""
     import torch
 
-    from kfp_distributed.trainers.runtime.row_stream import batches
+    from kfp_distributed.trainers.runtime.data_loading.row_stream import batches
 
     for records in batches(open_stream(bucket, stack).windows(0, 0), repeat(BATCH)):
         values = torch.from_numpy(records)
@@ -178,7 +182,7 @@ def open_stream(bucket: str, stack: ExitStack) -> "RowFeed":
     """Open the stream of the built-in trainers."""
     from kfp_distributed.storage.dataset import parts_of_rank
     from kfp_distributed.storage.shards import fetch_manifest
-    from kfp_distributed.trainers.runtime.row_feed import open_rows
+    from kfp_distributed.trainers.runtime.data_loading.row_feed import open_rows
 
     manifest = fetch_manifest(f"{bucket}/data")
     return stack.enter_context(open_rows(f"{bucket}/data", manifest, parts_of_rank(manifest, 0, 1), 0))

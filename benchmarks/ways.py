@@ -172,7 +172,7 @@ def _measure(data: Path, folder: Path, training: _Training) -> list[str]:
 
 
 def _rows(data: Path) -> int:
-    from kfp_distributed.trainers.runtime.feed import read_manifest
+    from kfp_distributed.trainers.runtime.data_loading.feed import read_manifest
 
     return read_manifest(str(data / "train")).rows
 

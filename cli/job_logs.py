@@ -14,7 +14,7 @@ from kfp_distributed.components.train.describe.mpirun import LAUNCHER, RankLines
 from kfp_distributed.components.train.describe.specification import DistributionSpecification
 from kfp_distributed.components.train.run.log_entry import LogEntry
 from kfp_distributed.components.train.run.runners.kubernetes.pods import replica_of, started_containers
-from kfp_distributed.trainers.runtime.samples import split_sample
+from kfp_distributed.trainers.runtime.monitoring.samples import split_sample
 
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.(\d{1,6})\d*(Z|[+-]\d\d:\d\d)")
 """Time of a line as the kubelet writes it, with nanoseconds and the zone of the node."""

@@ -83,7 +83,7 @@ def fine_tuning(
 
     from kfp_distributed.storage.dataset import DatasetManifest
     from kfp_distributed.storage.files import unfinished_file
-    from kfp_distributed.trainers.runtime.torch_internals import never_destroy
+    from kfp_distributed.trainers.runtime.workarounds.torch_internals import never_destroy
     from kfp_distributed.trainers.sync import record_epoch
 
     if not Path(pretrained, "config.json").exists():

@@ -54,7 +54,7 @@ def multi_worker_convolution(
     import tensorflow as tf
 
     from kfp_distributed.storage.dataset import DatasetManifest, input_shape, is_image, mean_and_std, read_batches
-    from kfp_distributed.trainers.runtime.tensorflow_internals import never_destroy
+    from kfp_distributed.trainers.runtime.workarounds.tensorflow_internals import never_destroy
     from kfp_distributed.trainers.sync import record_epoch
 
     strategy = tf.distribute.MultiWorkerMirroredStrategy()  # Before all else of TensorFlow. It reads TF_CONFIG.

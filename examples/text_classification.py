@@ -73,7 +73,7 @@ def text_classification(
 
     from kfp_distributed.storage.dataset import DatasetManifest
     from kfp_distributed.storage.files import unfinished_file
-    from kfp_distributed.trainers.runtime.torch_internals import never_destroy
+    from kfp_distributed.trainers.runtime.workarounds.torch_internals import never_destroy
     from kfp_distributed.trainers.sync import record_epoch
 
     # Without WORLD_SIZE there is one process. A rank that does not answer for five minutes ends the others.

@@ -18,8 +18,8 @@ from kfp_distributed.components.train.run.log_entry import JOB, LogEntry
 from kfp_distributed.components.train.run.training_progress import TrainingProgress
 from kfp_distributed.components.train.tell.log_format import parse_line as parse_entry
 from kfp_distributed.pipelines.progress_table import StepProgress, progress_table
-from kfp_distributed.trainers.runtime.progress import parse_progress
-from kfp_distributed.trainers.runtime.samples import split_sample
+from kfp_distributed.trainers.runtime.monitoring.progress import parse_progress
+from kfp_distributed.trainers.runtime.monitoring.samples import split_sample
 
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _STEP = re.compile(r"- (?:INFO|ERROR) - (Executing task|Task) '([^']+)'(?: finished with status (\w+))?")

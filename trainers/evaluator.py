@@ -15,9 +15,13 @@ from kfp_distributed.trainers.best_epoch import EpochChoice, resume_best
 from kfp_distributed.trainers.keras_best import read_best
 from kfp_distributed.trainers.keras_fit import check_network, read_data, read_position
 from kfp_distributed.trainers.keras_model import score
-from kfp_distributed.trainers.runtime.checkpoints import NoUsableCheckpoint, complete_checkpoints, restore_checkpoint
-from kfp_distributed.trainers.runtime.epoch_metrics import read_epochs, record_epoch
+from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import (
+    NoUsableCheckpoint,
+    complete_checkpoints,
+    restore_checkpoint,
+)
 from kfp_distributed.trainers.runtime.job_description import EVALUATOR_METRICS, JOB_VARIABLE, JobDescription
+from kfp_distributed.trainers.runtime.outputs.epoch_metrics import read_epochs, record_epoch
 
 
 def evaluate_checkpoints(

@@ -27,15 +27,21 @@ from kfp_distributed.trainers.keras_fit import (
 from kfp_distributed.trainers.keras_model import build_model, log_scalars, score
 from kfp_distributed.trainers.keras_steps import EpochSteps, fit_from, follow_steps
 from kfp_distributed.trainers.position import plan_of_rows
-from kfp_distributed.trainers.runtime.cluster import Cluster, read_cluster
-from kfp_distributed.trainers.runtime.epoch_metrics import record_epoch
-from kfp_distributed.trainers.runtime.feed import Epoch, describe_batch, number_of_epochs, plan_epoch, read_manifest
+from kfp_distributed.trainers.runtime.data_loading.feed import (
+    Epoch,
+    describe_batch,
+    number_of_epochs,
+    plan_epoch,
+    read_manifest,
+)
+from kfp_distributed.trainers.runtime.data_loading.row_dataset import dataset_of_rows, dataset_of_served_rows
+from kfp_distributed.trainers.runtime.data_loading.row_feed import open_rows
+from kfp_distributed.trainers.runtime.data_loading.row_order import order_of_rows
+from kfp_distributed.trainers.runtime.data_loading.served_rows import RowOptions, RowRequest
+from kfp_distributed.trainers.runtime.data_loading.target import weights_of_classes
 from kfp_distributed.trainers.runtime.job_description import TRAINING_METRICS
-from kfp_distributed.trainers.runtime.row_dataset import dataset_of_rows, dataset_of_served_rows
-from kfp_distributed.trainers.runtime.row_feed import open_rows
-from kfp_distributed.trainers.runtime.row_order import order_of_rows
-from kfp_distributed.trainers.runtime.served_rows import RowOptions, RowRequest
-from kfp_distributed.trainers.runtime.target import weights_of_classes
+from kfp_distributed.trainers.runtime.outputs.epoch_metrics import record_epoch
+from kfp_distributed.trainers.runtime.ranks.cluster import Cluster, read_cluster
 from kfp_distributed.trainers.training_parameters import TrainingParameters
 
 

@@ -20,7 +20,7 @@ from kfp_distributed.trainers.architecture import (
     refuse,
 )
 from kfp_distributed.trainers.position import Position
-from kfp_distributed.trainers.runtime.target import metrics_of
+from kfp_distributed.trainers.runtime.data_loading.target import metrics_of
 
 _DATA = "data.json"
 """File beside the checkpoint that describes its training data."""

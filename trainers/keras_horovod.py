@@ -26,16 +26,20 @@ from kfp_distributed.trainers.keras_fit import (
 from kfp_distributed.trainers.keras_model import build_model, log_scalars, score
 from kfp_distributed.trainers.keras_steps import EpochSteps, fit_from, follow_steps
 from kfp_distributed.trainers.position import Position, plan_of_rows
-from kfp_distributed.trainers.runtime import folder_uploads
-from kfp_distributed.trainers.runtime.cluster import check_size
-from kfp_distributed.trainers.runtime.epoch_metrics import record_epoch
-from kfp_distributed.trainers.runtime.feed import describe_batch, number_of_epochs, plan_epoch, read_manifest
-from kfp_distributed.trainers.runtime.horovodrun import is_elastic
+from kfp_distributed.trainers.runtime.checkpoints import folder_uploads
+from kfp_distributed.trainers.runtime.data_loading.feed import (
+    describe_batch,
+    number_of_epochs,
+    plan_epoch,
+    read_manifest,
+)
+from kfp_distributed.trainers.runtime.data_loading.row_dataset import dataset_of_rows
+from kfp_distributed.trainers.runtime.data_loading.row_feed import open_rows
+from kfp_distributed.trainers.runtime.data_loading.row_order import order_of_rows
 from kfp_distributed.trainers.runtime.job_description import REPLICA_VARIABLE, TRAINING_METRICS
-from kfp_distributed.trainers.runtime.row_dataset import dataset_of_rows
-from kfp_distributed.trainers.runtime.row_feed import open_rows
-from kfp_distributed.trainers.runtime.row_order import order_of_rows
-from kfp_distributed.trainers.runtime.tensorflow_internals import leave_keras_unconverted
+from kfp_distributed.trainers.runtime.outputs.epoch_metrics import record_epoch
+from kfp_distributed.trainers.runtime.ranks.cluster import check_size, is_elastic
+from kfp_distributed.trainers.runtime.workarounds.tensorflow_internals import leave_keras_unconverted
 from kfp_distributed.trainers.training_parameters import TrainingParameters
 
 leave_keras_unconverted()

@@ -9,8 +9,8 @@ import tensorflow as tf
 import tf_keras
 
 from kfp_distributed.storage.dataset import DatasetManifest, Label, read_batches
-from kfp_distributed.trainers.runtime.feed import categories, fills, read_manifest, scaling
-from kfp_distributed.trainers.runtime.target import count_outputs, metrics_of, scale_labels
+from kfp_distributed.trainers.runtime.data_loading.feed import categories, fills, read_manifest, scaling
+from kfp_distributed.trainers.runtime.data_loading.target import count_outputs, metrics_of, scale_labels
 
 
 def build_model(manifest: DatasetManifest, hidden_units: Sequence[int], spare_values: int = 0) -> tf_keras.Model:

@@ -8,10 +8,10 @@ import tensorflow as tf
 import tf_keras
 
 from kfp_distributed.trainers.position import Position
-from kfp_distributed.trainers.runtime.folder_uploads import flush
-from kfp_distributed.trainers.runtime.sampling import count_rows
-from kfp_distributed.trainers.runtime.tensorflow_internals import never_destroy
-from kfp_distributed.trainers.runtime.termination import EndedEarly, is_ending
+from kfp_distributed.trainers.runtime.checkpoints.folder_uploads import flush
+from kfp_distributed.trainers.runtime.lifecycle.termination import EndedEarly, is_ending
+from kfp_distributed.trainers.runtime.monitoring.sampling import count_rows
+from kfp_distributed.trainers.runtime.workarounds.tensorflow_internals import never_destroy
 
 _SCHEDULED_STEPS = 10
 """Steps for each worker that wait on a chief for the workers. They have to be finished before a checkpoint is saved.

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, parts_of_rank
 from kfp_distributed.storage.opener import open_store
-from kfp_distributed.trainers.runtime.rank_part import read_part
-from kfp_distributed.trainers.runtime.row_feed import RowFeed, cache_bytes
-from kfp_distributed.trainers.runtime.row_records import exact_labels
-from kfp_distributed.trainers.runtime.row_stream import RowSource, batches
-from kfp_distributed.trainers.runtime.unless_trained import STORE_SECONDS
+from kfp_distributed.trainers.runtime.data_loading.rank_part import read_part
+from kfp_distributed.trainers.runtime.data_loading.row_feed import RowFeed, cache_bytes
+from kfp_distributed.trainers.runtime.data_loading.row_records import exact_labels
+from kfp_distributed.trainers.runtime.data_loading.row_stream import RowSource, batches
+from kfp_distributed.trainers.runtime.job_description import STORE_SECONDS
 
 
 def rows(

@@ -6,8 +6,8 @@
 This import path is public. The package `kfp_distributed.trainers` does not import the client of the object store.
 """
 
-from kfp_distributed.trainers.runtime.epoch_metrics import record_epoch
-from kfp_distributed.trainers.runtime.folder_uploads import flush
-from kfp_distributed.trainers.runtime.termination import is_ending
+from kfp_distributed.trainers.runtime.checkpoints.folder_uploads import flush
+from kfp_distributed.trainers.runtime.lifecycle.termination import is_ending
+from kfp_distributed.trainers.runtime.outputs.epoch_metrics import record_epoch
 
 __all__ = ["flush", "is_ending", "record_epoch"]

@@ -22,17 +22,16 @@ from kfp_distributed.trainers.best_epoch import choose_epoch
 from kfp_distributed.trainers.divergence import end_if_diverged
 from kfp_distributed.trainers.epoch_follower import EpochFollower
 from kfp_distributed.trainers.position import Position, plan_of_rows
-from kfp_distributed.trainers.runtime.epoch_metrics import record_epoch
-from kfp_distributed.trainers.runtime.feed import Step, number_of_epochs, read_manifest, steps_of_epoch
-from kfp_distributed.trainers.runtime.folder_uploads import flush
-from kfp_distributed.trainers.runtime.job_description import REPLICA_VARIABLE, TRAINING_METRICS
-from kfp_distributed.trainers.runtime.row_feed import RowFeed, open_rows
-from kfp_distributed.trainers.runtime.row_order import order_of_rows
-from kfp_distributed.trainers.runtime.row_stream import batches as batches_of
-from kfp_distributed.trainers.runtime.sampling import count_rows
-from kfp_distributed.trainers.runtime.target import metrics_of, scale_labels
-from kfp_distributed.trainers.runtime.termination import EndedEarly, is_ending
-from kfp_distributed.trainers.runtime.unless_trained import STORE_SECONDS
+from kfp_distributed.trainers.runtime.checkpoints.folder_uploads import flush
+from kfp_distributed.trainers.runtime.data_loading.feed import Step, number_of_epochs, read_manifest, steps_of_epoch
+from kfp_distributed.trainers.runtime.data_loading.row_feed import RowFeed, open_rows
+from kfp_distributed.trainers.runtime.data_loading.row_order import order_of_rows
+from kfp_distributed.trainers.runtime.data_loading.row_stream import batches as batches_of
+from kfp_distributed.trainers.runtime.data_loading.target import metrics_of, scale_labels
+from kfp_distributed.trainers.runtime.job_description import REPLICA_VARIABLE, STORE_SECONDS, TRAINING_METRICS
+from kfp_distributed.trainers.runtime.lifecycle.termination import EndedEarly, is_ending
+from kfp_distributed.trainers.runtime.monitoring.sampling import count_rows
+from kfp_distributed.trainers.runtime.outputs.epoch_metrics import record_epoch
 from kfp_distributed.trainers.torch_network import Network, export_onnx
 from kfp_distributed.trainers.torch_resume import TorchFollower, restore, save_checkpoint
 from kfp_distributed.trainers.training_parameters import TrainingParameters

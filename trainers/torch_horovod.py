@@ -6,7 +6,7 @@ from functools import partial
 import horovod.torch as hvd
 import torch
 
-from kfp_distributed.trainers.runtime.cluster import check_size
+from kfp_distributed.trainers.runtime.ranks.cluster import check_size
 from kfp_distributed.trainers.torch_fit import Folders, Ranks, train_network
 from kfp_distributed.trainers.torch_network import Network
 from kfp_distributed.trainers.torch_resume import load_checkpoint

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from kfp_distributed.storage.dataset import DatasetManifest, Label, input_shape, width
 from kfp_distributed.trainers.architecture import record_data
 from kfp_distributed.trainers.onnx_inputs import can_be_inputs, with_column_inputs
-from kfp_distributed.trainers.runtime.feed import categories, fills, scaling
-from kfp_distributed.trainers.runtime.target import count_outputs
+from kfp_distributed.trainers.runtime.data_loading.feed import categories, fills, scaling
+from kfp_distributed.trainers.runtime.data_loading.target import count_outputs
 
 
 class Network(nn.Module):  # type: ignore[misc]  # torch is not installed where types are checked

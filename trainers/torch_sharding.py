@@ -27,8 +27,10 @@ from torch.futures import Future
 from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, StorageError
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
-from kfp_distributed.trainers.runtime import sharded_uploads, termination
-from kfp_distributed.trainers.runtime.checkpoints import (
+from kfp_distributed.trainers.runtime.checkpoints import sharded_uploads
+from kfp_distributed.trainers.runtime.checkpoints.sharded_files import CheckpointFiles, SavedRange
+from kfp_distributed.trainers.runtime.checkpoints.sharded_uploads import SavePlan, ShardSave, ShardUploads
+from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import (
     NoUsableCheckpoint,
     Sharding,
     begun,
@@ -37,12 +39,10 @@ from kfp_distributed.trainers.runtime.checkpoints import (
     parse_manifest,
     parse_sharding,
 )
-from kfp_distributed.trainers.runtime.cluster import read_rank
-from kfp_distributed.trainers.runtime.job_description import JOB_VARIABLE, JobDescription
-from kfp_distributed.trainers.runtime.results import SYNC_RETRY_SECONDS
-from kfp_distributed.trainers.runtime.sharded_files import CheckpointFiles, SavedRange
-from kfp_distributed.trainers.runtime.sharded_uploads import SavePlan, ShardSave, ShardUploads
-from kfp_distributed.trainers.runtime.unless_trained import STORE_SECONDS
+from kfp_distributed.trainers.runtime.job_description import JOB_VARIABLE, STORE_SECONDS, JobDescription
+from kfp_distributed.trainers.runtime.lifecycle import termination
+from kfp_distributed.trainers.runtime.outputs.results import SYNC_RETRY_SECONDS
+from kfp_distributed.trainers.runtime.ranks.cluster import read_rank
 
 _FOLDER_VARIABLE = "KFP_DISTRIBUTED_CHECKPOINT_DIR"
 _Value = TypeVar("_Value")

@@ -25,7 +25,7 @@ from kfp_distributed.components.train.tell.log_format import error_lines
 from kfp_distributed.components.train.tell.step_log import log_entry
 from kfp_distributed.components.train.tell.training_summary import TrainingSummary
 from kfp_distributed.pipelines.progress_table import progress_table
-from kfp_distributed.trainers.runtime.progress import parse_progress
+from kfp_distributed.trainers.runtime.monitoring.progress import parse_progress
 
 
 @click.command()

@@ -23,7 +23,7 @@ from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.s3 import ObjectState, S3Store
 from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import parse_uri
-from kfp_distributed.trainers.runtime.served_signature import served_signature
+from kfp_distributed.trainers.runtime.outputs.served_signature import served_signature
 
 
 @dataclass(frozen=True)

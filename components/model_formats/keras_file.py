@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kfp_distributed.components.model_formats.model_errors import LOAD_ADVICE, RUN_ADVICE, model_errors
 from kfp_distributed.components.model_formats.needed_package import provide_package
 from kfp_distributed.components.model_formats.quiet_import import quiet_tensorflow
-from kfp_distributed.trainers.runtime.keras_signature import keras_signature, named_outputs, saved_version
+from kfp_distributed.trainers.runtime.outputs.keras_signature import keras_signature, named_outputs, saved_version
 
 KERAS_FILE = "model.keras"
 

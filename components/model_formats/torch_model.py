@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from kfp_distributed.components.model_formats.model_errors import LOAD_ADVICE, RUN_ADVICE, model_errors
 from kfp_distributed.components.model_formats.needed_package import provide_package
 from kfp_distributed.storage.tensor_specs import Signature
-from kfp_distributed.trainers.runtime.torch_signature import read_program_signature, torchscript_signature
+from kfp_distributed.trainers.runtime.outputs.torch_signature import read_program_signature, torchscript_signature
 
 TORCHSCRIPT_FILE, EXPORT_FILE = "model.pt", "model.pt2"
 

@@ -14,7 +14,7 @@ from kfp_distributed.storage.dataset import DATASET_MANIFEST
 from kfp_distributed.storage.errors import ChecksumMismatch
 from kfp_distributed.storage.model import ModelIncomplete
 from kfp_distributed.storage.shards import fetch_manifest
-from kfp_distributed.trainers.runtime.ending import run_to_end
+from kfp_distributed.trainers.runtime.lifecycle.ending import run_to_end
 
 
 @dataclass

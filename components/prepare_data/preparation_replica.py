@@ -12,7 +12,7 @@ from kfp_distributed.components.prepare_data.sources.download_limit import Sourc
 from kfp_distributed.components.worker_pool.worker_replica import PodWork, run_pod
 from kfp_distributed.storage.errors import ChecksumMismatch
 from kfp_distributed.storage.shards import fetch_manifest
-from kfp_distributed.trainers.runtime.ending import run_to_end
+from kfp_distributed.trainers.runtime.lifecycle.ending import run_to_end
 
 
 @dataclass

@@ -29,9 +29,9 @@ from kfp_distributed.storage.model import MODEL_MANIFEST
 from kfp_distributed.trainers import TRAINERS
 from kfp_distributed.trainers.requirements import variable_of
 from kfp_distributed.trainers.runtime.job_description import EVALUATOR_METRICS, TENSORBOARD, TRAINING_METRICS
-from kfp_distributed.trainers.runtime.progress import Progress, parse_progress
-from kfp_distributed.trainers.runtime.samples import Sample, split_sample
-from kfp_distributed.trainers.runtime.trainer_status import EpochEnd, status_body
+from kfp_distributed.trainers.runtime.monitoring.progress import Progress, parse_progress
+from kfp_distributed.trainers.runtime.monitoring.samples import Sample, split_sample
+from kfp_distributed.trainers.runtime.monitoring.trainer_status import EpochEnd, status_body
 from kfp_distributed.trainers.training_parameters import TrainingParameters
 
 PAGES = reference.ROOT / "docs" / "reference"

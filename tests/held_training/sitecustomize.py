@@ -9,9 +9,9 @@ from typing import SupportsFloat
 if "KFP_DISTRIBUTED_JOB" in os.environ:
     from kfp_distributed.storage import open_store
     from kfp_distributed.trainers import sync
-    from kfp_distributed.trainers.runtime.folder_uploads import flush
+    from kfp_distributed.trainers.runtime.checkpoints.folder_uploads import flush
     from kfp_distributed.trainers.runtime.job_description import JobDescription
-    from kfp_distributed.trainers.runtime.termination import Termination
+    from kfp_distributed.trainers.runtime.lifecycle.termination import Termination
 
     released = Path(os.environ["TESTS_HELD_UNTIL"])
     held = released.with_name("held")

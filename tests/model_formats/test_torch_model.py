@@ -24,7 +24,7 @@ from kfp_distributed.components.evaluate.weights import check_weights
 from kfp_distributed.components.model_formats.load import load_model
 from kfp_distributed.components.model_formats.model_inputs import plan_inputs
 from kfp_distributed.storage.dataset import Column
-from kfp_distributed.trainers.runtime.served_signature import served_signature
+from kfp_distributed.trainers.runtime.outputs.served_signature import served_signature
 
 class ByColumn(torch.nn.Module):
     def __init__(self):

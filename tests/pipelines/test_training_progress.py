@@ -8,7 +8,7 @@ from kfp_distributed.components.train.run.log_entry import LogEntry
 from kfp_distributed.components.train.run.training_progress import ReplicaProgress, TrainingProgress
 from kfp_distributed.components.train.tell.step_log import log_entry
 from kfp_distributed.pipelines.progress_table import StepProgress, progress_table, shown_replicas
-from kfp_distributed.trainers.runtime.samples import Sample
+from kfp_distributed.trainers.runtime.monitoring.samples import Sample
 
 FACTS = [
     JobEvent(0, "restart 1 of 3: all replicas (worker-0 failed)"),

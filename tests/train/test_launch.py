@@ -105,7 +105,7 @@ LEAVES_A_THREAD = """
 def fit(model_dir):
     import threading, time
     from pathlib import Path
-    from kfp_distributed.trainers.runtime import ending
+    from kfp_distributed.trainers.runtime.lifecycle import ending
     ending.LEFTOVER_SECONDS = 0.5
     threading.Thread(target=time.sleep, args=(1000,), name="feeder").start()
     Path(model_dir, "weights").write_text("1")

@@ -21,7 +21,7 @@ from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.folder import FolderStore
 from kfp_distributed.storage.store import BYTES
-from kfp_distributed.trainers.runtime.checkpoints import (
+from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import (
     complete_checkpoints,
     reject_checkpoint,
     restore_checkpoint,

@@ -33,8 +33,8 @@ from kfp_distributed.components.train.describe.manifests.train_job import (
 from kfp_distributed.components.train.describe.manifests.train_job_names import ReplicaNames, train_job_names
 from kfp_distributed.components.train.describe.topology import plan_topology
 from kfp_distributed.library.content import content_hash
-from kfp_distributed.trainers.runtime.cluster import Cluster, read_cluster
-from kfp_distributed.trainers.runtime.replica import replica_name
+from kfp_distributed.trainers.runtime.ranks.cluster import Cluster, read_cluster
+from kfp_distributed.trainers.runtime.ranks.replica import replica_name
 
 API_VERSION = "trainer.kubeflow.org/v1alpha1"
 TRAINER = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}

@@ -20,7 +20,7 @@ from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
 from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.job_description import JOB_VARIABLE, STORE_AWAY, STORE_UNREACHED
-from kfp_distributed.trainers.runtime.samples import split_sample
+from kfp_distributed.trainers.runtime.monitoring.samples import split_sample
 
 pytestmark = pytest.mark.takes(30)
 

@@ -13,7 +13,7 @@ from hanging_store import hanging
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.multipart import unfinished_uploads
 from kfp_distributed.trainers import train_specification
-from kfp_distributed.trainers.runtime.checkpoints import (
+from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import (
     complete_checkpoints,
     list_checkpoints,
     parse_manifest,

@@ -3,11 +3,18 @@ from dataclasses import replace
 
 import pytest
 
-from kfp_distributed.trainers.runtime.cluster import Cluster, Rank, check_size, processors, read_cluster, read_rank
 from kfp_distributed.trainers.runtime.job_description import JobDescription
-from kfp_distributed.trainers.runtime.replica import replica_name
-from kfp_distributed.trainers.runtime.tensorflow_settings import tensorflow_environment
-from kfp_distributed.trainers.runtime.torchrun import has_ranks
+from kfp_distributed.trainers.runtime.ranks.cluster import (
+    Cluster,
+    Rank,
+    check_size,
+    has_ranks,
+    processors,
+    read_cluster,
+    read_rank,
+)
+from kfp_distributed.trainers.runtime.ranks.replica import replica_name
+from kfp_distributed.trainers.runtime.ranks.tensorflow_settings import tensorflow_environment
 
 LOCAL = {"chief": ["127.0.0.1:1"], "ps": ["127.0.0.1:2"], "worker": ["127.0.0.1:3", "127.0.0.1:4"]}
 PODS = {

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from kfp_distributed.trainers.runtime.completeness import RenamedFiles, is_written, named_by_tensorflow
+from kfp_distributed.trainers.runtime.checkpoints.completeness import RenamedFiles, is_written, named_by_tensorflow
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs inotify and /proc")
 

@@ -1,4 +1,4 @@
-"""The reason for trainers/runtime/cpython_internals.py: Python runs exit functions only after all threads."""
+"""The reason for workarounds/cpython_internals.py: Python runs exit functions only after all threads."""
 
 import atexit
 import subprocess
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.of_libraries
 
 PROGRAM = """
 import atexit, os, sys, threading, time
-from kfp_distributed.trainers.runtime.cpython_internals import run_exit_functions
+from kfp_distributed.trainers.runtime.workarounds.cpython_internals import run_exit_functions
 
 atexit.register(lambda: print("exit function", flush=True))
 threading.Thread(target=time.sleep, args=(1000,)).start()

@@ -17,7 +17,7 @@ from kfp_distributed.components.train.run.runners.local.runner import LocalRunne
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.dataset import DATASET_MANIFEST
 from kfp_distributed.storage.model import verify_model
-from kfp_distributed.trainers.runtime.checkpoints import KEPT, complete_checkpoints
+from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import KEPT, complete_checkpoints
 from kfp_distributed.trainers.runtime.job_description import PEAK_MEMORY, PEER_LOST
 
 pytestmark = pytest.mark.takes(60)

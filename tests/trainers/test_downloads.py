@@ -11,9 +11,9 @@ import pytest
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column
 from kfp_distributed.trainers import train_specification
-from kfp_distributed.trainers.runtime import downloads
-from kfp_distributed.trainers.runtime.checkpoints import restore_checkpoint, save_checkpoint
-from kfp_distributed.trainers.runtime.sampling import current_usage
+from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import restore_checkpoint, save_checkpoint
+from kfp_distributed.trainers.runtime.monitoring import downloads
+from kfp_distributed.trainers.runtime.monitoring.sampling import current_usage
 
 pytestmark = pytest.mark.takes(2)
 
@@ -89,7 +89,9 @@ def test_a_replica_counts_the_bytes_of_its_data_and_its_model(bucket, make_repli
         if file.name != DATASET_MANIFEST
     )
     program = """
-from kfp_distributed.trainers.runtime import downloads, entry, ending, sampling
+from kfp_distributed.trainers.runtime.monitoring import downloads, sampling
+from kfp_distributed.trainers.runtime import entry
+from kfp_distributed.trainers.runtime.lifecycle import ending
 import atexit
 downloads.LARGE_MIB = 1
 atexit.register(lambda: print("transferred", sampling.current_usage().transferred, flush=True))

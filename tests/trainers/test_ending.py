@@ -18,7 +18,7 @@ pytestmark = pytest.mark.takes(4)
 PROGRAM = """
 import atexit, multiprocessing, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
-from kfp_distributed.trainers.runtime import ending
+from kfp_distributed.trainers.runtime.lifecycle import ending
 
 ending.LEFTOVER_SECONDS = 0.3
 atexit.register(lambda: print("exit function", flush=True))
@@ -79,7 +79,7 @@ def test_threads_and_processes_that_outlive_their_program(parts, lines, code):
 
 PEER = """
 import sys
-from kfp_distributed.trainers.runtime import ending
+from kfp_distributed.trainers.runtime.lifecycle import ending
 
 def main():
     ending.end_on_sigterm()
@@ -113,7 +113,7 @@ CHILDREN = """
 import asyncio, multiprocessing, os, signal, subprocess, sys, threading, time
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from kfp_distributed.trainers.runtime import ending
+from kfp_distributed.trainers.runtime.lifecycle import ending
 
 def write_and_sleep(file):
     os.write(file, b"x")
@@ -251,7 +251,7 @@ def test_a_child_that_its_program_ends_does_not_end_the_replica(tmp_path, librar
 def test_an_error_of_a_thread_ends_the_replica_as_one_of_its_program(tmp_path, error, code):
     program = f"""
 from kfp_distributed.storage import errors
-from kfp_distributed.trainers.runtime.ending import end_after
+from kfp_distributed.trainers.runtime.lifecycle.ending import end_after
 end_after(errors.{error}("http://store", "bucket", "part-00002.parquet", "a reason"))
 """
     argv = [sys.executable, "-c", program]

@@ -22,7 +22,7 @@ from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest, verify_model
 from kfp_distributed.storage.provenance import training_data
 from kfp_distributed.trainers import train_specification
-from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints, save_checkpoint
+from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import complete_checkpoints, save_checkpoint
 from kfp_distributed.trainers.runtime.job_description import (
     CHECKPOINT_REJECTED,
     PEER_LOST,
@@ -252,7 +252,8 @@ def test_a_damaged_shard_is_named(make_replicas, digits, tmp_path):
 
 def test_a_replica_ends_even_if_its_last_files_cannot_be_stored(tmp_path):
     program = """
-from kfp_distributed.trainers.runtime import ending, folder_uploads
+from kfp_distributed.trainers.runtime.lifecycle import ending
+from kfp_distributed.trainers.runtime.checkpoints import folder_uploads
 
 def fail(at_rest):
     raise RuntimeError("can't start new thread")

@@ -11,17 +11,17 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from kfp_distributed.storage.dataset import Column, DatasetManifest, Label, parts_of_rank
 from kfp_distributed.storage.files import sha256_of
-from kfp_distributed.trainers.runtime.feed import (
+from kfp_distributed.trainers.runtime.data_loading.feed import (
     Epoch,
     describe_batch,
     fills,
-    keep_rows,
     number_of_epochs,
     plan_epoch,
     scaling,
     steps_of_epoch,
 )
-from kfp_distributed.trainers.runtime.target import weights_of_classes
+from kfp_distributed.trainers.runtime.data_loading.rank_part import keep_rows
+from kfp_distributed.trainers.runtime.data_loading.target import weights_of_classes
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from kfp_distributed.storage.errors import StorageError, StoreAway
-from kfp_distributed.trainers.runtime import folder_uploads
-from kfp_distributed.trainers.runtime.completeness import RenamedFiles, is_marked, is_written
-from kfp_distributed.trainers.runtime.epoch_metrics import read_epochs
-from kfp_distributed.trainers.runtime.folder_uploads import keep
+from kfp_distributed.trainers.runtime.checkpoints import folder_uploads
+from kfp_distributed.trainers.runtime.checkpoints.completeness import RenamedFiles, is_marked, is_written
+from kfp_distributed.trainers.runtime.checkpoints.folder_uploads import keep
+from kfp_distributed.trainers.runtime.outputs.epoch_metrics import read_epochs
 from kfp_distributed.trainers.sync import flush, record_epoch
 
 

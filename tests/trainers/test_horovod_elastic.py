@@ -24,7 +24,7 @@ HOLD = """
 import os, time
 from pathlib import Path
 if "HOROVOD_HOSTNAME" in os.environ:
-    from kfp_distributed.trainers.runtime import epoch_metrics
+    from kfp_distributed.trainers.runtime.outputs import epoch_metrics
     record, worker = epoch_metrics.record_epoch, os.environ["HOROVOD_HOSTNAME"]
     released = Path(__file__).with_name("released")
 

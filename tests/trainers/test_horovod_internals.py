@@ -1,4 +1,4 @@
-"""What trainers/runtime/horovod_internals.py changes in Horovod, in the Horovod of the image."""
+"""What workarounds/horovod_internals.py changes in Horovod, in the Horovod of the image."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def run(library_archive):
 ORDER = """
 import json
 from horovod.runner.elastic.discovery import HostManager
-from kfp_distributed.trainers.runtime.horovod_internals import order_hosts
+from kfp_distributed.trainers.runtime.workarounds.horovod_internals import order_hosts
 from kfp_distributed.trainers.runtime.horovodrun import slot_number
 
 hosts = {f"worker-{number}" for number in range(12)}
@@ -49,7 +49,7 @@ def test_horovod_orders_hosts_as_their_set(run):
 DRIVER = """
 import json, sys
 from horovod.runner.elastic.driver import ElasticDriver
-from kfp_distributed.trainers.runtime import horovod_internals
+from kfp_distributed.trainers.runtime.workarounds import horovod_internals
 from kfp_distributed.trainers.runtime.horovodrun import slot_number
 
 if sys.argv[1] == "horovod":

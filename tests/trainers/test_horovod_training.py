@@ -17,7 +17,7 @@ from held_training import HELD, hold
 from mpi_jobs import kill_rank
 
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
-from kfp_distributed.trainers.runtime.feed import plan_epoch
+from kfp_distributed.trainers.runtime.data_loading.feed import plan_epoch
 from kfp_distributed.trainers.runtime.job_description import STORE_AWAY
 
 pytestmark = pytest.mark.takes(60)
@@ -34,7 +34,7 @@ from pathlib import Path
 exec(compile(Path("SITE", "sitecustomize.py").read_text(), "sitecustomize.py", "exec"))
 if "KFP_DISTRIBUTED_JOB" in os.environ:
     import numpy as np
-    from kfp_distributed.trainers.runtime import row_dataset
+    from kfp_distributed.trainers.runtime.data_loading import row_dataset
     dataset_of_rows = row_dataset.dataset_of_rows
 
     def note(*record):

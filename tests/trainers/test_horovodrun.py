@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from kfp_distributed.trainers.runtime import horovodrun
-from kfp_distributed.trainers.runtime.cluster import Cluster, Rank
 from kfp_distributed.trainers.runtime.horovodrun import end_without_launcher, run_marked, slot_number
-from kfp_distributed.trainers.runtime.replica import replica_name
+from kfp_distributed.trainers.runtime.ranks.cluster import Cluster, Rank
+from kfp_distributed.trainers.runtime.ranks.replica import replica_name
 
 pytestmark = pytest.mark.takes(4)
 

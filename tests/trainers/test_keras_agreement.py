@@ -17,9 +17,9 @@ from kfp_distributed.components.train.run.runners.local.ports import free_ports
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.trainers import train_specification
-from kfp_distributed.trainers.runtime.cluster import processors
-from kfp_distributed.trainers.runtime.feed import plan_epoch
-from kfp_distributed.trainers.runtime.tensorflow_settings import tensorflow_environment
+from kfp_distributed.trainers.runtime.data_loading.feed import plan_epoch
+from kfp_distributed.trainers.runtime.ranks.cluster import processors
+from kfp_distributed.trainers.runtime.ranks.tensorflow_settings import tensorflow_environment
 
 pytestmark = pytest.mark.takes(50)
 
@@ -117,7 +117,7 @@ DISAGREEMENT = """
 import os, sys
 import tensorflow as tf
 from kfp_distributed.trainers.keras_classifier import _check_agreement
-from kfp_distributed.trainers.runtime.peers import is_lost_peer
+from kfp_distributed.trainers.runtime.lifecycle.fatal_errors import is_lost_peer
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 _check_agreement(strategy, 2, 5)

@@ -12,10 +12,10 @@ from raw_rows import assert_takes_raw_rows, validation_scores
 from samples import CLASSES, COLUMNS, table
 
 from kfp_distributed.storage import open_store
-from kfp_distributed.trainers.runtime.checkpoints import save_checkpoint
+from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import save_checkpoint
 from kfp_distributed.trainers.runtime.job_description import JOB_VARIABLE, JobDescription
-from kfp_distributed.trainers.runtime.progress import parse_progress
-from kfp_distributed.trainers.runtime.sampling import current_usage
+from kfp_distributed.trainers.runtime.monitoring.progress import parse_progress
+from kfp_distributed.trainers.runtime.monitoring.sampling import current_usage
 
 pytestmark = pytest.mark.takes(6)
 
@@ -107,7 +107,7 @@ def test_the_evaluator_scores_the_checkpoint_before_a_damaged_one_once(folders, 
     from kfp_distributed.trainers.keras_fit import compile_model, keep_checkpoints, read_position
     from kfp_distributed.trainers.keras_model import build_model
     from kfp_distributed.trainers.position import Position
-    from kfp_distributed.trainers.runtime.feed import read_manifest
+    from kfp_distributed.trainers.runtime.data_loading.feed import read_manifest
 
     job = JobDescription("job", {}, {}, "", "", "", str(tmp_path / "stored"), "", "worker-0", (), 0)
     (tmp_path / "job.json").write_text(job.to_json())

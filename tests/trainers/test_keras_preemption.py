@@ -8,7 +8,7 @@ import pytest
 from held_training import HELD, hold
 
 from kfp_distributed.storage import open_store
-from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints
+from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import complete_checkpoints
 from kfp_distributed.trainers.runtime.job_description import PREEMPTED
 
 pytestmark = pytest.mark.takes(30)

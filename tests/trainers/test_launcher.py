@@ -11,8 +11,8 @@ from kfp_distributed.storage import open_store
 from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 from kfp_distributed.trainers.runtime.job_description import JOB_VARIABLE, JobDescription
-from kfp_distributed.trainers.runtime.lost_step import LOST_SECONDS_VARIABLE
-from kfp_distributed.trainers.runtime.termination import GRACE_VARIABLE
+from kfp_distributed.trainers.runtime.lifecycle.lost_step import LOST_SECONDS_VARIABLE
+from kfp_distributed.trainers.runtime.lifecycle.termination import GRACE_VARIABLE
 
 
 @pytest.mark.takes(3)

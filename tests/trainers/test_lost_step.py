@@ -12,7 +12,7 @@ from train.programs.jobs import wait_until
 
 from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.opener import open_store
-from kfp_distributed.trainers.runtime.lost_step import Silence, after_reading, watch_heartbeat
+from kfp_distributed.trainers.runtime.lifecycle.lost_step import Silence, after_reading, watch_heartbeat
 
 pytestmark = pytest.mark.takes(16)
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kfp_distributed.trainers.runtime.epoch_metrics import mark_model_epoch, read_model_metrics, record_epoch
+from kfp_distributed.trainers.runtime.outputs.epoch_metrics import mark_model_epoch, read_model_metrics, record_epoch
 
 
 @pytest.fixture

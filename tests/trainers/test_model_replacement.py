@@ -8,7 +8,7 @@ from kfp_distributed.storage import open_store
 from kfp_distributed.storage.dataset import DatasetManifest
 from kfp_distributed.storage.model import verify_model
 from kfp_distributed.trainers.runtime.job_description import JobDescription
-from kfp_distributed.trainers.runtime.results import save_model
+from kfp_distributed.trainers.runtime.outputs.results import save_model
 
 FILES = 20
 

@@ -1,6 +1,6 @@
 import pytest
 
-from kfp_distributed.trainers.runtime.peers import is_lost_peer
+from kfp_distributed.trainers.runtime.lifecycle.fatal_errors import is_lost_peer
 
 
 def exception(package, name, message="no answer"):

@@ -1,7 +1,6 @@
 import pytest
 
-from kfp_distributed.trainers.runtime.epoch_metrics import format_progress
-from kfp_distributed.trainers.runtime.progress import Progress, parse_progress
+from kfp_distributed.trainers.runtime.monitoring.progress import Progress, format_progress, parse_progress
 
 
 @pytest.mark.parametrize(

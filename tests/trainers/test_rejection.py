@@ -3,8 +3,8 @@
 import pytest
 
 from kfp_distributed.storage import open_store
-from kfp_distributed.trainers.runtime.checkpoints import list_checkpoints, save_checkpoint
-from kfp_distributed.trainers.runtime.rejection import RestoredCheckpoint
+from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import list_checkpoints, save_checkpoint
+from kfp_distributed.trainers.runtime.lifecycle.rejection import RestoredCheckpoint
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@
 import pytest
 
 from kfp_distributed.trainers.program import Program
-from kfp_distributed.trainers.runtime.cluster import Cluster, Rank
 from kfp_distributed.trainers.runtime.job_description import JobDescription
-from kfp_distributed.trainers.runtime.replica import ThisReplica
+from kfp_distributed.trainers.runtime.ranks.cluster import Cluster, Rank
+from kfp_distributed.trainers.runtime.ranks.replica import ThisReplica
 
 WORKERS = ("worker-0", "worker-1", "worker-2")
 RANK = Rank(2, 3, 1)

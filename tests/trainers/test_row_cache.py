@@ -12,7 +12,7 @@ from itertools import count
 import numpy as np
 import pytest
 
-from kfp_distributed.trainers.runtime.row_cache import RowCache
+from kfp_distributed.trainers.runtime.data_loading.row_cache import RowCache
 
 
 def block(number, rows=100):
@@ -89,7 +89,7 @@ def test_two_caches_of_a_folder_do_not_disturb_each_other(tmp_path):
 def test_a_process_that_is_killed_leaves_no_file(tmp_path):
     program = f"""
 import os, signal, numpy
-from kfp_distributed.trainers.runtime.row_cache import RowCache
+from kfp_distributed.trainers.runtime.data_loading.row_cache import RowCache
 cache = RowCache({str(tmp_path)!r}, 10**9, 0)
 assert cache.put(0, numpy.zeros((100, 5), numpy.float32))
 os.kill(os.getpid(), signal.SIGKILL)

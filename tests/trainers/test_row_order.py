@@ -13,8 +13,8 @@ from environments import environment, trainer_python
 from forked_replicas import forked
 
 from kfp_distributed.storage.dataset import Shard, ShardPart, whole_shard
-from kfp_distributed.trainers.runtime.feed import plan_epoch
-from kfp_distributed.trainers.runtime.row_order import (
+from kfp_distributed.trainers.runtime.data_loading.feed import plan_epoch
+from kfp_distributed.trainers.runtime.data_loading.row_order import (
     Block,
     Chapter,
     Fillers,
@@ -39,7 +39,7 @@ class InOrder(OrderSeed):
 
 ORDERS = """
 import json
-from kfp_distributed.trainers.runtime.row_order import OrderSeed
+from kfp_distributed.trainers.runtime.data_loading.row_order import OrderSeed
 order = OrderSeed(7, 3)
 print(json.dumps([order.of_parts(5), order.of_groups(2, 9), order.of_rows(4, 20_000).tolist()]))
 """

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfp_distributed.trainers.runtime.samples import Sample, format_sample, split_sample
-from kfp_distributed.trainers.runtime.sampling import (
+from kfp_distributed.trainers.runtime.monitoring.samples import Sample, format_sample, split_sample
+from kfp_distributed.trainers.runtime.monitoring.sampling import (
     RowRate,
     Usage,
     memory_kib,
@@ -140,7 +140,7 @@ def test_one_rank_prints_the_sum_of_a_replica(tmp_path, monkeypatch):
 import sys, time
 from pathlib import Path
 from kfp_distributed.storage.answers import note_answer
-from kfp_distributed.trainers.runtime import sampling
+from kfp_distributed.trainers.runtime.monitoring import sampling
 Path(sys.argv[1]).touch()
 while not (Path("store").exists() and Path("print").exists()):
     time.sleep(0.01)

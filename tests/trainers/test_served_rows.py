@@ -14,10 +14,10 @@ from forked_replicas import forked
 
 from kfp_distributed.storage import ChecksumMismatch
 from kfp_distributed.storage.dataset import Column, Label, parts_of_rank
-from kfp_distributed.trainers.runtime.feed import read_manifest
-from kfp_distributed.trainers.runtime.rank_part import write_part
-from kfp_distributed.trainers.runtime.row_feed import open_rows
-from kfp_distributed.trainers.runtime.served_rows import FIRST, RowOptions, RowRequest, RowServer
+from kfp_distributed.trainers.runtime.data_loading.feed import read_manifest
+from kfp_distributed.trainers.runtime.data_loading.rank_part import write_part
+from kfp_distributed.trainers.runtime.data_loading.row_feed import open_rows
+from kfp_distributed.trainers.runtime.data_loading.served_rows import FIRST, RowOptions, RowRequest, RowServer
 
 OPTIONS = RowOptions(3, "none", 0.0, 1.0)
 
@@ -116,8 +116,8 @@ def test_an_error_of_the_store_ends_the_process(serve, digits, tmp_path):
 GRAPH = """
 import json, os, sys
 import numpy as np
-from kfp_distributed.trainers.runtime.row_dataset import dataset_of_served_rows
-from kfp_distributed.trainers.runtime.served_rows import RowOptions, RowRequest, serve_rows
+from kfp_distributed.trainers.runtime.data_loading.row_dataset import dataset_of_served_rows
+from kfp_distributed.trainers.runtime.data_loading.served_rows import RowOptions, RowRequest, serve_rows
 
 def end(error):
     raise SystemExit(repr(error))

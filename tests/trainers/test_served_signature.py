@@ -15,7 +15,7 @@ from kfp_distributed.storage.dataset import Column
 from kfp_distributed.storage.model import verify_model
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.onnx_inputs import with_column_inputs
-from kfp_distributed.trainers.runtime.served_signature import served_signature
+from kfp_distributed.trainers.runtime.outputs.served_signature import served_signature
 
 pytestmark = pytest.mark.takes(3)
 

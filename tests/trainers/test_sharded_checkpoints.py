@@ -21,15 +21,15 @@ from kfp_distributed.components.train.run.runners.local.ports import free_ports
 from kfp_distributed.processes import ProcessGroup
 from kfp_distributed.storage import open_store
 from kfp_distributed.trainers import train_specification
-from kfp_distributed.trainers.runtime.checkpoints import (
+from kfp_distributed.trainers.runtime.checkpoints.sharded_files import SavedRange
+from kfp_distributed.trainers.runtime.checkpoints.sharded_uploads import ShardSave, ShardUploads
+from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import (
     Sharding,
     complete_checkpoints,
     list_checkpoints,
     reject_checkpoint,
 )
 from kfp_distributed.trainers.runtime.job_description import CHECKPOINT_REJECTED, PEER_LOST, PREEMPTED, JobDescription
-from kfp_distributed.trainers.runtime.sharded_files import SavedRange
-from kfp_distributed.trainers.runtime.sharded_uploads import ShardSave, ShardUploads
 
 pytestmark = pytest.mark.takes(52)
 
@@ -399,7 +399,7 @@ PROGRAM = """
 import errno, json, os, pathlib, sys
 import torch
 from kfp_distributed.storage import open_store
-from kfp_distributed.trainers.runtime.checkpoints import save_checkpoint
+from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import save_checkpoint
 from kfp_distributed.trainers.torch_checkpoint import load_sharded, save_sharded
 
 class Values:

@@ -11,10 +11,15 @@ import pytest
 
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.errors import StoreAway
-from kfp_distributed.trainers.runtime import folder_uploads, snapshots
-from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints, save_checkpoint
-from kfp_distributed.trainers.runtime.folder_uploads import commit, delete_snapshots, drop, keep
-from kfp_distributed.trainers.runtime.snapshots import RewrittenInPlace, leave_out, read_state, take_snapshot
+from kfp_distributed.trainers.runtime.checkpoints import folder_uploads, snapshots
+from kfp_distributed.trainers.runtime.checkpoints.folder_uploads import commit, delete_snapshots, drop, keep
+from kfp_distributed.trainers.runtime.checkpoints.snapshots import (
+    RewrittenInPlace,
+    leave_out,
+    read_state,
+    take_snapshot,
+)
+from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import complete_checkpoints, save_checkpoint
 from kfp_distributed.trainers.sync import flush
 
 pytestmark = pytest.mark.takes(2)

@@ -13,8 +13,8 @@ import pytest
 from environments import program
 
 from kfp_distributed.trainers import train_specification
-from kfp_distributed.trainers.runtime.progress import Progress
-from kfp_distributed.trainers.runtime.status_server import (
+from kfp_distributed.trainers.runtime.monitoring.progress import Progress
+from kfp_distributed.trainers.runtime.monitoring.status_server import (
     CA_VARIABLE,
     REPORTER_VARIABLE,
     TOKEN_VARIABLE,
@@ -22,7 +22,7 @@ from kfp_distributed.trainers.runtime.status_server import (
     StatusPosts,
     post_status,
 )
-from kfp_distributed.trainers.runtime.trainer_status import EpochEnd
+from kfp_distributed.trainers.runtime.monitoring.trainer_status import EpochEnd
 
 pytestmark = pytest.mark.takes(6)
 

@@ -16,7 +16,7 @@ from kfp_distributed.components.train.run.runners.local.ports import free_ports
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.model import verify_model
 from kfp_distributed.trainers import train_specification
-from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints
+from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import complete_checkpoints
 from kfp_distributed.trainers.runtime.job_description import STORE_FAILED, STORE_UNREACHED
 
 pytestmark = pytest.mark.takes(38)

@@ -1,4 +1,4 @@
-"""The defects of TensorFlow for which trainers/runtime/tensorflow_internals.py and the options of the input exist."""
+"""The defects of TensorFlow for which workarounds/tensorflow_internals.py and the options of the input exist."""
 
 import json
 import os
@@ -15,7 +15,7 @@ RULES = """
 import json, sys
 import tf_keras
 from tensorflow.python.autograph.impl.conversion import is_allowlisted
-from kfp_distributed.trainers.runtime.tensorflow_internals import leave_keras_unconverted
+from kfp_distributed.trainers.runtime.workarounds.tensorflow_internals import leave_keras_unconverted
 
 functions = tf_keras.Model.train_step, tf_keras.layers.Dense.call
 before = [is_allowlisted(function) for function in functions]
@@ -53,9 +53,9 @@ def test_autograph_leaves_keras_as_it_is_in_the_tensorflow_of_the_other_trainers
 DESTRUCTORS = """
 import json, os, sys, time
 import numpy as np
-from kfp_distributed.trainers.runtime.row_dataset import dataset_of_served_rows
-from kfp_distributed.trainers.runtime.served_rows import RowOptions, RowRequest
-from kfp_distributed.trainers.runtime.tensorflow_internals import register_function
+from kfp_distributed.trainers.runtime.data_loading.row_dataset import dataset_of_served_rows
+from kfp_distributed.trainers.runtime.data_loading.served_rows import RowOptions, RowRequest
+from kfp_distributed.trainers.runtime.workarounds.tensorflow_internals import register_function
 import tensorflow as tf
 
 window = np.int64(1), np.ones((100, 66), np.float32)
@@ -104,7 +104,7 @@ def test_destructor_of_an_iterator_waits(run, strategy, autotune, waits):
 NAMES = """
 import json
 import tensorflow as tf
-from kfp_distributed.trainers.runtime.tensorflow_internals import call_where_it_runs, register_function
+from kfp_distributed.trainers.runtime.workarounds.tensorflow_internals import call_where_it_runs, register_function
 
 register_function(lambda number: number + 1, [tf.int64], [tf.int64])
 result = int(tf.function(lambda: call_where_it_runs([tf.constant(41, tf.int64)], [tf.int64])[0])())

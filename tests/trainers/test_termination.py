@@ -8,10 +8,10 @@ from faulty_proxy import Fault, faulty_proxy
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.trainers import train_specification
-from kfp_distributed.trainers.runtime import termination
-from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints
+from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import complete_checkpoints
 from kfp_distributed.trainers.runtime.job_description import PEER_LOST, PREEMPTED
-from kfp_distributed.trainers.runtime.termination import Termination
+from kfp_distributed.trainers.runtime.lifecycle import termination
+from kfp_distributed.trainers.runtime.lifecycle.termination import Termination
 
 pytestmark = pytest.mark.takes(39)
 
@@ -22,7 +22,7 @@ def count(model_dir, checkpoint_dir, asks: bool, last: int = 10**9, as_trainers:
     import time
     from pathlib import Path
 
-    from kfp_distributed.trainers.runtime.termination import EndedEarly
+    from kfp_distributed.trainers.runtime.lifecycle.termination import EndedEarly
     from kfp_distributed.trainers.sync import flush, is_ending
 
     state = Path(checkpoint_dir, "state")

@@ -42,7 +42,7 @@ IMPATIENT = """
 import json, sys
 from datetime import timedelta
 from kfp_distributed.trainers import torch_classifier as trainer
-from kfp_distributed.trainers.runtime.peers import is_lost_peer
+from kfp_distributed.trainers.runtime.lifecycle.fatal_errors import is_lost_peer
 from kfp_distributed.trainers.training_parameters import TrainingParameters
 trainer._LONGEST_WAIT = timedelta(seconds=10)
 try:

@@ -1,4 +1,4 @@
-"""The defects of PyTorch for which trainers/runtime/torch_internals.py exists, in the PyTorch of the image."""
+"""The defects of PyTorch for which workarounds/torch_internals.py exists, in the PyTorch of the image."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ import pytest
 from environments import trainer_python
 from process_hygiene import started
 
-from kfp_distributed.trainers.runtime.torch_internals import TORCHRUN as VARIABLES
+from kfp_distributed.trainers.runtime.workarounds.torch_internals import TORCHRUN as VARIABLES
 
 pytestmark = [pytest.mark.takes(40), pytest.mark.of_libraries]
 
@@ -18,7 +18,7 @@ import sys, threading, time
 from datetime import timedelta
 import torch
 import torch.distributed as dist
-from kfp_distributed.trainers.runtime.torch_internals import never_destroy
+from kfp_distributed.trainers.runtime.workarounds.torch_internals import never_destroy
 
 store, groups = dist.HashStore(), {}
 

@@ -5,8 +5,8 @@ import json
 import pytest
 from exported_program import MEMBERS, PROGRAM, SIGNATURE, write_program
 
-from kfp_distributed.trainers.runtime.served_signature import served_signature
-from kfp_distributed.trainers.runtime.torch_signature import read_program_signature
+from kfp_distributed.trainers.runtime.outputs.served_signature import served_signature
+from kfp_distributed.trainers.runtime.outputs.torch_signature import read_program_signature
 
 
 @pytest.mark.parametrize("member", MEMBERS)

@@ -16,7 +16,7 @@ from forked_replicas import forked
 
 from kfp_distributed.components.train.run.runners.local.ports import free_ports
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest
-from kfp_distributed.trainers.runtime.row_feed import CACHE_VARIABLE
+from kfp_distributed.trainers.runtime.data_loading.row_feed import CACHE_VARIABLE
 
 pytestmark = pytest.mark.takes(29)
 
@@ -34,7 +34,7 @@ BEFORE_STREAMS = """
 import json, sys
 import torch
 from kfp_distributed.trainers.position import plan_of_rows
-from kfp_distributed.trainers.runtime.feed import read_manifest
+from kfp_distributed.trainers.runtime.data_loading.feed import read_manifest
 
 file, train_dir, batch_size, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 checkpoint = torch.load(file, weights_only=True)

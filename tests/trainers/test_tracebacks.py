@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from kfp_distributed.storage.uri import parse_uri
-from kfp_distributed.trainers.runtime.tracebacks import print_error
+from kfp_distributed.trainers.runtime.lifecycle.fatal_errors import print_error
 
 SOURCE = """
 def fit(cause):
@@ -56,7 +56,7 @@ def test_an_error_before_or_after_the_program_keeps_its_frames(capsys):
 
 PROGRAM = """
 import sys
-from kfp_distributed.trainers.runtime import ending
+from kfp_distributed.trainers.runtime.lifecycle import ending
 
 def main():
     raise ValueError("bad" + " shape")

@@ -3,8 +3,8 @@ import math
 
 import pytest
 
-from kfp_distributed.trainers.runtime.progress import Progress
-from kfp_distributed.trainers.runtime.trainer_status import MAX_METRICS, EpochEnd, measured_from, status_body
+from kfp_distributed.trainers.runtime.monitoring.progress import Progress
+from kfp_distributed.trainers.runtime.monitoring.trainer_status import MAX_METRICS, EpochEnd, measured_from, status_body
 
 TIME = 1795442712.0
 """2026-11-23T14:05:12Z"""

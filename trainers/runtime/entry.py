@@ -24,23 +24,11 @@ from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, Storag
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.shards import fetch_manifest, fetch_shards
 from kfp_distributed.trainers.program import FOLDERS, Program, command_line, function_arguments, parse_program
-from kfp_distributed.trainers.runtime import folder_uploads, sharded_uploads
-from kfp_distributed.trainers.runtime.checkpoints import restore_checkpoint
-from kfp_distributed.trainers.runtime.cluster import Rank, read_cluster, read_rank
-from kfp_distributed.trainers.runtime.downloads import observed
-from kfp_distributed.trainers.runtime.ending import (
-    end,
-    end_after,
-    end_on_sigterm,
-    leave_with,
-    run_child,
-    run_to_end,
-    seconds_to_finish,
-    was_told_to_end,
-)
-from kfp_distributed.trainers.runtime.epoch_metrics import read_epochs, read_model_metrics
-from kfp_distributed.trainers.runtime.feed import keep_rows
-from kfp_distributed.trainers.runtime.horovodrun import end_without_launcher, is_elastic
+from kfp_distributed.trainers.runtime.checkpoints import folder_uploads, sharded_uploads
+from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import restore_checkpoint
+from kfp_distributed.trainers.runtime.data_loading.rank_part import keep_rows, write_part
+from kfp_distributed.trainers.runtime.data_loading.served_rows import serve_rows
+from kfp_distributed.trainers.runtime.horovodrun import end_without_launcher
 from kfp_distributed.trainers.runtime.job_description import (
     CHECKPOINT_REJECTED,
     JOB_VARIABLE,
@@ -50,30 +38,40 @@ from kfp_distributed.trainers.runtime.job_description import (
     REPLICA_VARIABLE,
     STORE_AWAY,
     STORE_FAILED,
+    STORE_SECONDS,
     STORE_UNREACHED,
     TRAINING_METRICS,
     JobDescription,
 )
-from kfp_distributed.trainers.runtime.lost_step import LOST_SECONDS_VARIABLE, end_when_lost
-from kfp_distributed.trainers.runtime.peers import is_lost_peer
-from kfp_distributed.trainers.runtime.rank_part import write_part
-from kfp_distributed.trainers.runtime.rejection import RestoredCheckpoint
-from kfp_distributed.trainers.runtime.replica import ThisReplica, replica_name
-from kfp_distributed.trainers.runtime.results import (
+from kfp_distributed.trainers.runtime.lifecycle.ending import (
+    end,
+    end_after,
+    end_on_sigterm,
+    leave_with,
+    run_child,
+    run_to_end,
+    seconds_to_finish,
+    was_told_to_end,
+)
+from kfp_distributed.trainers.runtime.lifecycle.fatal_errors import exit_code, is_lost_peer, print_error
+from kfp_distributed.trainers.runtime.lifecycle.lost_step import LOST_SECONDS_VARIABLE, end_when_lost
+from kfp_distributed.trainers.runtime.lifecycle.rejection import RestoredCheckpoint
+from kfp_distributed.trainers.runtime.lifecycle.termination import EndedEarly, begin, seconds_left
+from kfp_distributed.trainers.runtime.monitoring.downloads import observed
+from kfp_distributed.trainers.runtime.monitoring.sampling import print_samples, store_peak_memory, store_usage
+from kfp_distributed.trainers.runtime.monitoring.status_server import report_progress_from_here
+from kfp_distributed.trainers.runtime.outputs.epoch_metrics import read_epochs, read_model_metrics
+from kfp_distributed.trainers.runtime.outputs.results import (
     SYNC_RETRY_SECONDS,
     await_evaluator,
     keep_results,
     record_training_data,
     save_model,
 )
-from kfp_distributed.trainers.runtime.sampling import print_samples, store_peak_memory, store_usage
-from kfp_distributed.trainers.runtime.served_rows import serve_rows
-from kfp_distributed.trainers.runtime.status_server import report_progress_from_here
-from kfp_distributed.trainers.runtime.tensorflow_settings import prepare_tensorflow
-from kfp_distributed.trainers.runtime.termination import EndedEarly, begin, seconds_left
-from kfp_distributed.trainers.runtime.torchrun import has_ranks, is_rank
-from kfp_distributed.trainers.runtime.tracebacks import print_error
-from kfp_distributed.trainers.runtime.unless_trained import STORE_SECONDS, exit_code, is_trained
+from kfp_distributed.trainers.runtime.ranks.cluster import Rank, has_ranks, is_elastic, is_rank, read_cluster, read_rank
+from kfp_distributed.trainers.runtime.ranks.replica import ThisReplica, replica_name
+from kfp_distributed.trainers.runtime.ranks.tensorflow_settings import prepare_tensorflow
+from kfp_distributed.trainers.runtime.unless_trained import is_trained
 
 _STORE_CODES = (STORE_AWAY, STORE_UNREACHED)
 

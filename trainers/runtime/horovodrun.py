@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kfp_distributed.trainers.runtime.horovod_internals import (
+from kfp_distributed.trainers.runtime.job_description import REPLICA_VARIABLE
+from kfp_distributed.trainers.runtime.lifecycle.lost_step import LOST_SECONDS_VARIABLE, end_when_lost
+from kfp_distributed.trainers.runtime.workarounds.horovod_internals import (
     environment_of_ranks,
     environment_of_slot,
     start_driver,
 )
-from kfp_distributed.trainers.runtime.job_description import REPLICA_VARIABLE
-from kfp_distributed.trainers.runtime.lost_step import LOST_SECONDS_VARIABLE, end_when_lost
 
 _RUN_IN_POD, _SHOW_PODS = "/etc/mpi/kubexec.sh", "/etc/mpi/discover_hosts.sh"
 """Scripts of the training operator in the launcher's pod: one runs a command in a worker's pod, one lists the pods."""
@@ -41,11 +41,6 @@ ranks in this pod, which use the same folders."""
 
 _TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
 """Environment variable with the timeout of the ranks for one that has not joined, or died and left connections open."""
-
-
-def is_elastic(environment: Mapping[str, str]) -> bool:
-    """Return whether the launcher of an elastic job has started this process."""
-    return environment.get("HOROVOD_ELASTIC") == "1"
 
 
 def end_without_launcher(end: Callable[[], object]) -> None:

@@ -28,6 +28,10 @@ STORE_UNREACHED = 147
 """Exit code of a replica whose object store has not answered since the replica started. It may never reach the store,
 so these restarts count for restart_limit unless the store is known to have answered a replica of the job before."""
 
+STORE_SECONDS = 600.0
+"""Seconds for which a replica waits for an object store that is away: at its start, and when it saves the model. Then
+it ends with STORE_AWAY or STORE_UNREACHED, and is restarted."""
+
 PROGRAM_CODE_RESERVED = 204
 """Exit code of a replica whose program ended with STORE_AWAY or STORE_UNREACHED by itself."""
 

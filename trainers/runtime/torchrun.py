@@ -3,24 +3,9 @@
 import os
 import sys
 import traceback
-from collections.abc import Mapping
 
 from kfp_distributed.trainers.runtime.job_description import PEER_LOST
-from kfp_distributed.trainers.runtime.torch_internals import SEPARATE_STORE, TORCHRUN
-
-_RUN_ID = "TORCHELASTIC_RUN_ID"
-"""Environment variable that torchrun sets in the processes that it starts."""
-
-
-def is_rank(environment: Mapping[str, str]) -> bool:
-    """Return whether torchrun has started this process."""
-    return _RUN_ID in environment
-
-
-def has_ranks(environment: Mapping[str, str]) -> bool:
-    """Return whether this replica starts ranks with torchrun instead of being a rank itself."""
-    several = environment.get("PET_NPROC_PER_NODE", "1") != "1"
-    return not is_rank(environment) and (several or "PET_RDZV_BACKEND" in environment)
+from kfp_distributed.trainers.runtime.workarounds.torch_internals import SEPARATE_STORE, TORCHRUN
 
 
 def main() -> int:

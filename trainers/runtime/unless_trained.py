@@ -6,24 +6,13 @@ model themselves: when a rank looks, a faster one of the same start may have sav
 
 import os
 import sys
-import traceback
 from pathlib import Path
 
-from kfp_distributed.storage.answers import has_answered
-from kfp_distributed.storage.errors import StorageError, StoreAway
+from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import model_of_request
 from kfp_distributed.storage.opener import open_store
-from kfp_distributed.trainers.runtime.job_description import (
-    JOB_VARIABLE,
-    STORE_AWAY,
-    STORE_FAILED,
-    STORE_UNREACHED,
-    JobDescription,
-)
-
-STORE_SECONDS = 600.0
-"""Seconds for which a replica waits for an object store that is away: at its start, and when it saves the model. Then
-it ends with STORE_AWAY or STORE_UNREACHED, and is restarted."""
+from kfp_distributed.trainers.runtime.job_description import JOB_VARIABLE, STORE_SECONDS, JobDescription
+from kfp_distributed.trainers.runtime.lifecycle.fatal_errors import exit_code
 
 
 def is_trained(job: JobDescription) -> bool:
@@ -36,14 +25,6 @@ def is_trained(job: JobDescription) -> bool:
         return False
     print("this job has saved its model already; nothing is trained again", flush=True)
     return True
-
-
-def exit_code(error: StorageError) -> int:
-    """Return the exit code of a replica after an error of the object store, and print the error."""
-    traceback.print_exception(error)
-    if not isinstance(error, StoreAway):
-        return STORE_FAILED
-    return STORE_AWAY if has_answered(error.endpoint) else STORE_UNREACHED
 
 
 def main() -> int:

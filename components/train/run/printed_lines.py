@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from kfp_distributed.components.startup_remarks import STARTUP_REMARK
 from kfp_distributed.components.train.run.facts import Fact, LogLine, ReplicaSample
-from kfp_distributed.trainers.runtime.samples import split_sample
+from kfp_distributed.trainers.runtime.monitoring.samples import split_sample
 
 _REMARK = re.compile(STARTUP_REMARK)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from kfp_distributed.components.train.describe.durations import format_seconds
 from kfp_distributed.components.train.run.facts import LogLine, ReplicaChanged, ReplicaSample
-from kfp_distributed.trainers.runtime.progress import parse_progress
+from kfp_distributed.trainers.runtime.monitoring.progress import parse_progress
 
 LAST_LINES = 60
 """Number of log lines that are kept for each replica."""

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from kfp_distributed.components.train.describe.specification import DistributionSpecification
 from kfp_distributed.components.train.run.facts import LogLine, moment
 from kfp_distributed.components.train.run.failures import RECENT_SECONDS, STORE_DID_NOT_ANSWER
-from kfp_distributed.trainers.runtime.samples import split_sample
+from kfp_distributed.trainers.runtime.monitoring.samples import split_sample
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.parallel import run_in_parallel
 from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import join_uri
-from kfp_distributed.trainers.runtime.checkpoints import (
+from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import (
     StoredCheckpoints,
     complete_checkpoints,
     list_checkpoints,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from kfp_distributed.components.train.run.facts import Fact, LogLine, ReplicaChanged, ReplicaSample
 from kfp_distributed.components.train.run.log_entry import JOB, LogEntry
-from kfp_distributed.trainers.runtime.progress import parse_progress
-from kfp_distributed.trainers.runtime.samples import Sample, split_sample
+from kfp_distributed.trainers.runtime.monitoring.progress import parse_progress
+from kfp_distributed.trainers.runtime.monitoring.samples import Sample, split_sample
 
 _CHANGE = re.compile(
     r"(?P<replica>[a-z]+-\d+): "

@@ -16,7 +16,7 @@ from kfp_distributed.components.train.run.facts import (
 )
 from kfp_distributed.components.train.run.log_entry import JOB, LogEntry
 from kfp_distributed.components.train.run.status import describe
-from kfp_distributed.trainers.runtime.samples import Sample, format_sample
+from kfp_distributed.trainers.runtime.monitoring.samples import Sample, format_sample
 
 SHOW_SAMPLES_VARIABLE = "KFP_DISTRIBUTED_SHOW_SAMPLES"
 """Environment variable: if set, the log of the step has the samples of the replicas. `local_run` displays them."""

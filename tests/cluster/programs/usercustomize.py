@@ -7,7 +7,7 @@ import os
 import time
 
 if "KFP_DISTRIBUTED_JOB" in os.environ:
-    from kfp_distributed.trainers.runtime.termination import Termination
+    from kfp_distributed.trainers.runtime.lifecycle.termination import Termination
 
     ask = Termination.is_ending
 

@@ -8,7 +8,7 @@ from typing import Any
 from cluster.soak.plan import CAUSES, EVICTED, GROUPS, STORE_AWAY, STORE_FAILS, Plan
 from cluster.soak.program import EPOCHS, ROWS, expected_model
 
-from kfp_distributed.trainers.runtime.checkpoints import KEPT
+from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import KEPT
 
 _LINE = re.compile(r"\[([a-z]+-\d+)\] line ([0-9a-f]{8}) (\d+) (.*)")
 

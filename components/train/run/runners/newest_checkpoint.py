@@ -6,7 +6,7 @@ from contextlib import suppress
 from kfp_distributed.components.train.run.deadline import call_within
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.opener import open_store
-from kfp_distributed.trainers.runtime.checkpoints import complete_checkpoints
+from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import complete_checkpoints
 
 VALID_SECONDS = 2.0
 """Seconds for which a name is used again. A failure and those that follow from it need one request."""

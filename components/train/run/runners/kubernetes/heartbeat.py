@@ -1,6 +1,6 @@
 """Heartbeat of the step: an object in the object store that the step rewrites while it follows a job.
 
-Replicas read it in trainers/runtime/lost_step.py.
+Replicas read it in trainers/runtime/lifecycle/lost_step.py.
 """
 
 import threading

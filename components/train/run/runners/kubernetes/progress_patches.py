@@ -10,7 +10,7 @@ from kfp_distributed.components.train.run.deadline import call_within
 from kfp_distributed.components.train.run.facts import Fact, JobEnded, Log, LogLine, Quiet, ReplicaChanged
 from kfp_distributed.components.train.run.progress_annotations import ALL_ANNOTATIONS, progress_annotations
 from kfp_distributed.components.train.run.training_progress import TrainingProgress
-from kfp_distributed.trainers.runtime.samples import split_sample
+from kfp_distributed.trainers.runtime.monitoring.samples import split_sample
 
 PATCH_SECONDS = 10.0
 """Minimum seconds between two patches."""
