@@ -120,7 +120,7 @@ PREPARE_DATA_ROOMS = (
 """The same of components/prepare_data, and the modules that connect them."""
 
 MOST_MODULES = 16
-"""So many modules of `prepare_data` may be in one folder."""
+"""So many modules of `prepare_data` and of the runtime may be in one folder."""
 
 IMPURE_PACKAGES = {
     *("asyncio", "kubernetes", "multiprocessing", "os", "random", "select", "shutil", "signal", "socket", "subprocess"),
@@ -209,6 +209,20 @@ TRAINERS_LAYERS = (
     ),
 )
 """The content of a train_specification, the runtime of every replica, and the trainers with their public helpers."""
+
+RUNTIME = "trainers.runtime"
+RUNTIME_ROOMS = (
+    ("job_description",),
+    ("workarounds",),
+    ("ranks",),
+    ("monitoring",),
+    ("data_loading",),
+    ("checkpoints",),
+    ("outputs",),
+    ("lifecycle",),
+    ("entry", "horovodrun", "launcher", "torchrun", "unless_trained"),
+)
+"""What a step tells the replicas, the rooms of trainers/runtime, and the programs that `python -m` starts."""
 
 OPTIONAL_PACKAGES = {
     "IPython",
@@ -384,6 +398,7 @@ def test_each_step_is_a_package_that_no_other_step_imports():
         (RUNNERS, RUNNERS_LAYERS),
         (PREPARE_DATA, (SETTINGS, *PREPARE_DATA_ROOMS)),
         ("trainers", TRAINERS_LAYERS),
+        (RUNTIME, RUNTIME_ROOMS),
     ],
 )
 def test_layers_import_only_lower_layers(package, layers):
@@ -395,9 +410,10 @@ def test_layers_import_only_lower_layers(package, layers):
     assert violations == []
 
 
-def test_folders_of_prepare_data_have_few_modules():
+@pytest.mark.parametrize("package", [PREPARE_DATA, RUNTIME])
+def test_folders_have_few_modules(package):
     modules = Counter(
-        file.parent.name for file in (ROOT / PREPARE_DATA.replace(".", "/")).rglob("*.py") if file.name != "__init__.py"
+        file.parent.name for file in (ROOT / package.replace(".", "/")).rglob("*.py") if file.name != "__init__.py"
     )
     assert {name: count for name, count in modules.items() if count > MOST_MODULES} == {}
 
