@@ -16,7 +16,11 @@ from kfp_distributed.components.train.describe.manifests.train_job import DISTRI
 from kfp_distributed.components.train.describe.task_path import format_task
 from kfp_distributed.components.train.describe.topology import plan_topology
 from kfp_distributed.components.train.describe.training_job import TrainingJob
-from kfp_distributed.components.train.run.runners.kubernetes.pods import is_suspended, job_end, pod_state
+from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.pods import (
+    is_suspended,
+    job_end,
+    pod_state,
+)
 from kfp_distributed.trainers.runtime.job_description import JobDescription
 
 _MOST_ADVANCED = {

@@ -9,9 +9,9 @@ from kfp_distributed.cli.job_search import check_permissions
 from kfp_distributed.cluster_api.client import ClusterApi
 from kfp_distributed.components.train.run.facts import Fact, JobEnded, JobEvent, clock
 from kfp_distributed.components.train.run.printed_lines import read_line
+from kfp_distributed.components.train.run.runners.kubernetes.create.previous_attempt import pods_gone_seconds
 from kfp_distributed.components.train.run.runners.kubernetes.follow import Follower
-from kfp_distributed.components.train.run.runners.kubernetes.previous_attempt import pods_gone_seconds
-from kfp_distributed.components.train.run.runners.kubernetes.watcher import Watcher
+from kfp_distributed.components.train.run.runners.kubernetes.watch.watcher import Watcher
 
 _CREATE_SECONDS = 30.0
 """Seconds for the train step to create a failed job again after its pods have ended."""

@@ -8,7 +8,7 @@ from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.components.train.describe.manifests import JOB_LABEL, JobKind, job_kind
 from kfp_distributed.components.train.describe.manifests.pod import MANAGED
 from kfp_distributed.components.train.describe.manifests.train_job import TRAIN_JOB
-from kfp_distributed.components.train.run.runners.kubernetes.preflight import missing_permissions
+from kfp_distributed.components.train.run.runners.kubernetes.create.preflight import missing_permissions
 
 _KINDS = (
     job_kind("Job"),

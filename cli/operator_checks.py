@@ -9,7 +9,11 @@ from kfp_distributed.components.train.describe.manifests.cluster_settings import
 from kfp_distributed.components.train.describe.manifests.operator_limits import check_mpi_limits, check_trainer_limits
 from kfp_distributed.components.train.describe.manifests.train_job import TRAIN_JOB
 from kfp_distributed.components.train.describe.specification import DistributionType
-from kfp_distributed.components.train.run.runners.kubernetes.choose_operator import Offer, choose, own_permissions
+from kfp_distributed.components.train.run.runners.kubernetes.create.choose_operator import (
+    Offer,
+    choose,
+    own_permissions,
+)
 
 _INSTALLS = {
     "training-operator": "kubectl apply --server-side --kustomize "

@@ -42,12 +42,12 @@ from kfp_distributed.cluster_api.reader import reader
 from kfp_distributed.components.deploy_model.inference_service import GROUP, PLURAL, VERSION
 from kfp_distributed.components.deploy_model.service_checks import PERMISSIONS
 from kfp_distributed.components.train.describe.manifests.train_job import TRAIN_JOB
-from kfp_distributed.components.train.run.runners.kubernetes.choose_operator import (
+from kfp_distributed.components.train.run.runners.kubernetes.create.choose_operator import (
     Offer,
     own_permissions,
     trainer_offer,
 )
-from kfp_distributed.components.train.run.runners.kubernetes.preflight import needed_permissions, served_kinds
+from kfp_distributed.components.train.run.runners.kubernetes.create.preflight import needed_permissions, served_kinds
 from kfp_distributed.library.archive import library_name
 from kfp_distributed.library.content import content_hash, read_library
 from kfp_distributed.storage.errors import StorageError

@@ -14,7 +14,7 @@ from typing import Any
 
 # A step has kfp without its compiler. kfp itself checks the same variable.
 if os.environ.get("_KFP_RUNTIME") != "true":
-    from kfp_distributed.components.delivery import Delivery
+    from kfp_distributed.components.kfp_interface.delivery import Delivery
     from kfp_distributed.components.step_components import Steps, steps
     from kfp_distributed.components.train.describe.distributions import Mpi, PyTorch, SingleJob, TensorFlow
     from kfp_distributed.components.train.describe.pod_settings import Toleration, Volume

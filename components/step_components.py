@@ -3,15 +3,15 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from kfp_distributed.components.delivery import IMAGE_VARIABLE, Delivery
 from kfp_distributed.components.deploy_model.component import deploy_model
 from kfp_distributed.components.evaluate.component import evaluate
 from kfp_distributed.components.export_model.component import export_model
 from kfp_distributed.components.fingerprint_source.component import fingerprint_source
-from kfp_distributed.components.packaging import make_step
+from kfp_distributed.components.kfp_interface.delivery import IMAGE_VARIABLE, Delivery
+from kfp_distributed.components.kfp_interface.packaging import make_step
+from kfp_distributed.components.kfp_interface.step_packages import PACKAGES
 from kfp_distributed.components.predict.component import predict
 from kfp_distributed.components.prepare_data.component import prepare_data
-from kfp_distributed.components.step_packages import PACKAGES
 from kfp_distributed.components.train.component import train
 from kfp_distributed.trainers.requirements import replica_images
 

@@ -18,7 +18,7 @@ from kfp import local
 from rich.console import Console
 
 from kfp_distributed.components.deploy_model.local_deployment import SERVERS_VARIABLE
-from kfp_distributed.components.kfp_internals import (
+from kfp_distributed.components.kfp_interface.kfp_internals import (
     input_without_value,
     local_configuration,
     restore_local_configuration,

@@ -17,7 +17,7 @@ from kfp_distributed.components import (
     prepare_data,
     train,
 )
-from kfp_distributed.components.input_values import accept_input_values
+from kfp_distributed.components.kfp_interface.input_values import accept_input_values
 from kfp_distributed.pipelines.train_and_export import export_function, training_function
 
 

@@ -15,7 +15,7 @@ from kfp_distributed.components import (
     prepare_data,
     train,
 )
-from kfp_distributed.components.input_values import accept_input_values
+from kfp_distributed.components.kfp_interface.input_values import accept_input_values
 
 DIGITS_DISTRIBUTION = {"distribution_type": "TF", "number_of_workers": 3, "number_of_parameter_servers": 0}
 

@@ -37,18 +37,18 @@ IMPORTABLE_PACKAGES = {
 """The packages of the library, each with the packages that it may import."""
 
 SHARED_BY_STEPS = (
-    "components.artifacts",
-    "components.mlflow_client",
-    "components.row_texts",
-    "components.histograms",
-    "components.moments",
-    "components.http_requests",
-    "components.request_retries",
-    "components.source_address",
-    "components.source_drivers",
-    "components.startup_remarks",
-    "components.step_packages",
-    "components.delivery",
+    "components.kfp_interface.artifacts",
+    "components.external_services.mlflow_client",
+    "components.summaries.row_texts",
+    "components.summaries.histograms",
+    "components.summaries.moments",
+    "components.external_services.http_requests",
+    "components.external_services.request_retries",
+    "components.external_services.source_address",
+    "components.external_services.source_drivers",
+    "components.model_formats.quiet_import",
+    "components.kfp_interface.step_packages",
+    "components.kfp_interface.delivery",
 )
 """Modules beside the steps that several of them import."""
 

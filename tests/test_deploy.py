@@ -12,8 +12,8 @@ import yaml
 from kfp_distributed.components.deploy_model.service_checks import PERMISSIONS
 from kfp_distributed.components.train.describe.manifests import job_kind
 from kfp_distributed.components.train.describe.manifests.train_job import TRAIN_JOB
-from kfp_distributed.components.train.run.runners.kubernetes.choose_operator import own_permissions
-from kfp_distributed.components.train.run.runners.kubernetes.preflight import needed_permissions
+from kfp_distributed.components.train.run.runners.kubernetes.create.choose_operator import own_permissions
+from kfp_distributed.components.train.run.runners.kubernetes.create.preflight import needed_permissions
 
 pytestmark = pytest.mark.takes(5)
 

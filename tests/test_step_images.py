@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 from test_deploy import run_make
 
-from kfp_distributed.components.step_packages import DASK, PACKAGES
+from kfp_distributed.components.kfp_interface.step_packages import DASK, PACKAGES
 from kfp_distributed.library.content import STEP_PACKAGES, content_hash, read_library
 
 pytestmark = pytest.mark.takes(6)

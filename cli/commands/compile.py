@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from kfp_distributed.cli.options import WrongArgument
-from kfp_distributed.components.delivery import EVALUATE_IMAGE_VARIABLE, Delivery
+from kfp_distributed.components.kfp_interface.delivery import EVALUATE_IMAGE_VARIABLE, Delivery
 from kfp_distributed.pipelines.specs import write_specs
 from kfp_distributed.trainers.requirements import REPLICA_KINDS, checked_image
 

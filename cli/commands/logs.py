@@ -18,7 +18,7 @@ from kfp_distributed.cli.options import (
     refused,
 )
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
-from kfp_distributed.components.startup_remarks import STARTUP_REMARK
+from kfp_distributed.components.model_formats.quiet_import import STARTUP_REMARK
 from kfp_distributed.components.train.run.facts import LogLine
 from kfp_distributed.components.train.run.log_entry import JOB, LogEntry
 

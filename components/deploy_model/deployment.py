@@ -35,7 +35,7 @@ from kfp_distributed.components.deploy_model.service_checks import (
 )
 from kfp_distributed.components.deploy_model.service_follower import SERVICE_LABEL, ServiceFollower
 from kfp_distributed.components.train.run.facts import Log
-from kfp_distributed.components.train.run.runners.kubernetes.watcher import Watcher
+from kfp_distributed.components.train.run.runners.kubernetes.watch.watcher import Watcher
 from kfp_distributed.components.train.run.signals import ended_by_signals, signals_wait
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.store import Store

@@ -17,7 +17,7 @@ from kfp_distributed.components.deploy_model.inference_service import (
     was_replaced,
 )
 from kfp_distributed.components.train.describe.manifests.pod import MANAGED
-from kfp_distributed.components.train.run.runners.kubernetes.preflight import missing_permissions, served_kinds
+from kfp_distributed.components.train.run.runners.kubernetes.create.preflight import missing_permissions, served_kinds
 
 PERMISSIONS = [
     *((verb, GROUP, PLURAL) for verb in ("create", "get", "list", "watch", "update", "delete")),

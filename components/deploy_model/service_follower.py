@@ -9,8 +9,8 @@ from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.components.deploy_model.inference_service import RUN_ANNOTATION, deployment_of
 from kfp_distributed.components.deploy_model.readiness import Readiness, is_ready, judge
 from kfp_distributed.components.train.run.facts import Log
-from kfp_distributed.components.train.run.runners.kubernetes.pod_events import PodEvents
-from kfp_distributed.components.train.run.runners.kubernetes.watcher import (
+from kfp_distributed.components.train.run.runners.kubernetes.watch.pod_events import PodEvents
+from kfp_distributed.components.train.run.runners.kubernetes.watch.watcher import (
     Changed,
     Listed,
     News,

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.cluster_api.configuration import connect
-from kfp_distributed.components.artifacts import Artifact
 from kfp_distributed.components.deploy_model.deployment import Deployment, DeploymentFailed
 from kfp_distributed.components.deploy_model.deployment_request import DeploymentRequest, parse_request
 from kfp_distributed.components.deploy_model.exported_version import (
@@ -20,6 +19,7 @@ from kfp_distributed.components.deploy_model.inference_service import RUN_ANNOTA
 from kfp_distributed.components.deploy_model.local_deployment import NotServed, check_local, deploy_locally
 from kfp_distributed.components.deploy_model.served_version import find_served_version
 from kfp_distributed.components.deploy_model.service_checks import check_kserve
+from kfp_distributed.components.kfp_interface.artifacts import Artifact
 from kfp_distributed.components.model_versions.aliases import resolve
 from kfp_distributed.components.train.run.runners.choose import kind_of_runner
 from kfp_distributed.components.train.tell.log_format import log

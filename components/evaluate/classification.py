@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from kfp_distributed.components.artifacts import ClassificationMetricsArtifact
 from kfp_distributed.components.evaluate.calibration import Calibration
 from kfp_distributed.components.evaluate.finite import NonFiniteOutputs
 from kfp_distributed.components.evaluate.mistakes import WorstMistakes
@@ -18,6 +17,7 @@ from kfp_distributed.components.evaluate.scores import (
     shown_error,
 )
 from kfp_distributed.components.evaluate.spool import ScoreSpool
+from kfp_distributed.components.kfp_interface.artifacts import ClassificationMetricsArtifact
 from kfp_distributed.components.model_formats.model_outputs import class_matrix
 from kfp_distributed.storage.dataset import DatasetManifest
 from kfp_distributed.storage.shards import read_stored_batches

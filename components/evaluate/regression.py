@@ -14,7 +14,7 @@ from kfp_distributed.components.evaluate.regression_scores import (
     RegressionEvaluation,
 )
 from kfp_distributed.components.model_formats.model_outputs import number_vector
-from kfp_distributed.components.moments import Moments
+from kfp_distributed.components.summaries.moments import Moments
 from kfp_distributed.storage.dataset import DatasetManifest
 from kfp_distributed.storage.shards import read_stored_batches
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_distributed.components.moments import Moments
+from kfp_distributed.components.summaries.moments import Moments
 
 _SAMPLE_ROWS = 100_000
 """Rows whose true and predicted numbers are kept for the charts: 2.4 MB."""

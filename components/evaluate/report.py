@@ -13,7 +13,7 @@ from kfp_distributed.components.evaluate.mistakes import Mistake
 from kfp_distributed.components.evaluate.scores import Evaluation, Scores, shown_error
 from kfp_distributed.components.evaluate.signature_table import signature_table
 from kfp_distributed.components.evaluate.spool import MEMORY
-from kfp_distributed.components.row_texts import row_texts
+from kfp_distributed.components.summaries.row_texts import row_texts
 from kfp_distributed.reports.charts import Chart, heatmap, histogram, line_chart
 from kfp_distributed.reports.parts import Table
 from kfp_distributed.storage.dataset import DatasetManifest, input_shape, is_image

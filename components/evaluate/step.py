@@ -1,7 +1,7 @@
 """Runs the step `evaluate` on the artifacts of KFP."""
 
-from kfp_distributed.components.artifacts import Artifact, ClassificationMetricsArtifact, MetricsArtifact
 from kfp_distributed.components.evaluate.evaluation import run_evaluation
+from kfp_distributed.components.kfp_interface.artifacts import Artifact, ClassificationMetricsArtifact, MetricsArtifact
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import ModelIncomplete
 

@@ -27,8 +27,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple, cast
 
-from kfp_distributed.components.artifacts import Artifact
 from kfp_distributed.components.export_model.model_source import ModelSource, open_source, refuse_changed
+from kfp_distributed.components.kfp_interface.artifacts import Artifact
 from kfp_distributed.components.model_versions.addresses import (
     check_alias,
     check_model_name,

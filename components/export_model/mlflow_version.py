@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 
 from kfp_distributed.components.export_model.bounded_delay import run_bounded
 from kfp_distributed.components.export_model.version_record import VersionRecord
-from kfp_distributed.components.mlflow_client import MlflowClient, MlflowError, read_connection
+from kfp_distributed.components.external_services.mlflow_client import MlflowClient, MlflowError, read_connection
 
 
 def record_in_mlflow(variables: Mapping[str, str], training_run: str, record: VersionRecord) -> None:

@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from kfp_distributed.components.fingerprint_source.fingerprint import FileState
-from kfp_distributed.components.http_requests import open_url
-from kfp_distributed.components.source_address import (
+from kfp_distributed.components.external_services.http_requests import open_url
+from kfp_distributed.components.external_services.source_address import (
     is_url,
     open_bucket,
     parse_source,
@@ -13,7 +12,8 @@ from kfp_distributed.components.source_address import (
     source_errors,
     url_file_name,
 )
-from kfp_distributed.components.source_drivers import RemoteFiles, driver_of
+from kfp_distributed.components.external_services.source_drivers import RemoteFiles, driver_of
+from kfp_distributed.components.fingerprint_source.fingerprint import FileState
 from kfp_distributed.library.address_secrets import without_secrets
 from kfp_distributed.storage.files import hash_stream
 

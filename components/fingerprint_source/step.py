@@ -1,8 +1,8 @@
 """Runs the step `fingerprint_source`."""
 
+from kfp_distributed.components.external_services.source_address import DIGITS
 from kfp_distributed.components.fingerprint_source.fingerprint import fingerprint
 from kfp_distributed.components.fingerprint_source.states import file_states
-from kfp_distributed.components.source_address import DIGITS
 from kfp_distributed.library.address_secrets import without_secrets
 from kfp_distributed.storage.placeholders import refuse_placeholders
 

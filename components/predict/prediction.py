@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from kfp_distributed.components.artifacts import Artifact
+from kfp_distributed.components.external_services.source_address import DIGITS
+from kfp_distributed.components.kfp_interface.artifacts import Artifact
 from kfp_distributed.components.model_versions.aliases import resolve
 from kfp_distributed.components.predict.dataset_rows import described_by, open_dataset, read_dataset
 from kfp_distributed.components.predict.input_rows import RowReader
@@ -27,7 +28,6 @@ from kfp_distributed.components.prepare_data.sources.disk_errors import disk_err
 from kfp_distributed.components.prepare_data.sources.fetch import is_stored, local_copy, refuse_downloads, stored_source
 from kfp_distributed.components.prepare_data.sources.reading import ReadAgain, RejectedRows, RowsRefused
 from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath
-from kfp_distributed.components.source_address import DIGITS
 from kfp_distributed.components.worker_pool.piece_tasks import run_here
 from kfp_distributed.components.worker_pool.stored_tasks import Engine, StoredTasks
 from kfp_distributed.components.worker_pool.task_scratch import step_tasks

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kfp_distributed.components.artifacts import Artifact
-from kfp_distributed.components.delivery import IMAGE_VARIABLE
-from kfp_distributed.components.step_packages import PREDICTION
+from kfp_distributed.components.kfp_interface.artifacts import Artifact
+from kfp_distributed.components.kfp_interface.delivery import IMAGE_VARIABLE
+from kfp_distributed.components.kfp_interface.step_packages import PREDICTION
 from kfp_distributed.components.train.describe.specification import DistributionSpecification
 from kfp_distributed.components.train.run.identity import identify_training, own_task_path
 from kfp_distributed.components.train.run.runners.protocol import Runner

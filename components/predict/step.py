@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 from kfp_distributed.cluster_api.client import ClusterError
-from kfp_distributed.components.artifacts import Artifact
+from kfp_distributed.components.kfp_interface.artifacts import Artifact
 from kfp_distributed.components.model_versions.aliases import resolve
 from kfp_distributed.components.predict.prediction import run_prediction
 from kfp_distributed.components.predict.prediction_job import (

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from kfp_distributed.components.artifacts import Artifact
+from kfp_distributed.components.kfp_interface.artifacts import Artifact
 from kfp_distributed.components.worker_pool.worker_results import WorkerResult, store_result
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest
 from kfp_distributed.storage.opener import open_store

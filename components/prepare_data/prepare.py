@@ -10,7 +10,8 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-from kfp_distributed.components.artifacts import Artifact
+from kfp_distributed.components.external_services.source_address import DIGITS
+from kfp_distributed.components.kfp_interface.artifacts import Artifact
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.read import read_sources
 from kfp_distributed.components.prepare_data.report.data_warnings import (
@@ -31,7 +32,6 @@ from kfp_distributed.components.prepare_data.sources.stored_files import SourceP
 from kfp_distributed.components.prepare_data.split.strata import plan_strata
 from kfp_distributed.components.prepare_data.writing.stored_shards import shard_stores, store_shards, take_shards
 from kfp_distributed.components.prepare_data.writing.write import write_splits
-from kfp_distributed.components.source_address import DIGITS
 from kfp_distributed.components.worker_pool.piece_tasks import run_here
 from kfp_distributed.components.worker_pool.stored_tasks import Engine, StoredTasks
 from kfp_distributed.components.worker_pool.task_scratch import step_tasks

@@ -8,13 +8,13 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 from kfp_distributed.cluster_api.client import ClusterError
-from kfp_distributed.components.artifacts import Artifact
+from kfp_distributed.components.external_services.source_address import DIGITS
+from kfp_distributed.components.kfp_interface.artifacts import Artifact
 from kfp_distributed.components.prepare_data.preparation_job import LEAST_MEMORY, PreparationRequest, preparation_folder
 from kfp_distributed.components.prepare_data.preparation_options import parse_options
 from kfp_distributed.components.prepare_data.preparation_run import prepare_in_pods
 from kfp_distributed.components.prepare_data.prepare import prepare
 from kfp_distributed.components.prepare_data.sources.reading import RowsRefused
-from kfp_distributed.components.source_address import DIGITS
 from kfp_distributed.components.train.tell.log_format import print_entry
 from kfp_distributed.components.train.tell.step_log import StepLog
 from kfp_distributed.components.worker_pool.worker_choice import engine_of, parse_workers, pod_runner

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from kfp_distributed.components.step_packages import DASK
+from kfp_distributed.components.kfp_interface.step_packages import DASK
 from kfp_distributed.components.train.describe.kinds import COUNT, read_entry
 from kfp_distributed.components.train.describe.specification import DistributionSpecification
 from kfp_distributed.components.train.run.runners.choose import choose_runner

@@ -6,7 +6,7 @@ from kfp_distributed.cli.checks import Check, Permission, Question, Refusal
 from kfp_distributed.cli.operator_checks import choose_kinds, judge_kinds, judge_operators, kinds_of
 from kfp_distributed.components.train.describe.manifests import job_kind
 from kfp_distributed.components.train.describe.manifests.train_job import TRAIN_JOB
-from kfp_distributed.components.train.run.runners.kubernetes.choose_operator import Offer
+from kfp_distributed.components.train.run.runners.kubernetes.create.choose_operator import Offer
 
 QUESTION = Question("team", "python:3.11", account="pipeline-runner")
 TRAINER = Offer(TRAIN_JOB, True)

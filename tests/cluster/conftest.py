@@ -18,7 +18,7 @@ from cluster.step_pods import StepContainer
 from kubernetes import client, config, watch
 
 from kfp_distributed.components import Delivery, prepare_data
-from kfp_distributed.components.delivery import IMAGE_VARIABLE
+from kfp_distributed.components.kfp_interface.delivery import IMAGE_VARIABLE
 from kfp_distributed.pipelines.specs import write_specs
 from kfp_distributed.storage import credentials_from_environment, open_store
 from kfp_distributed.trainers.requirements import variable_of

@@ -17,7 +17,7 @@ from kfp_distributed.cli.main import main
 from kfp_distributed.cli.namespace import Namespace
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.cluster_api.configuration import connect
-from kfp_distributed.components.packaging import bootstrap
+from kfp_distributed.components.kfp_interface.packaging import bootstrap
 from kfp_distributed.library.archive import library_config_map
 
 pytestmark = pytest.mark.cluster

@@ -9,7 +9,7 @@ import pytest
 
 from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.cluster_api.configuration import connect
-from kfp_distributed.components.train.run.runners.kubernetes.pod_log import LogReader
+from kfp_distributed.components.train.run.runners.kubernetes.logs.pod_log import LogReader
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300), pytest.mark.takes(50)]
 

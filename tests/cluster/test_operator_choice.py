@@ -9,13 +9,13 @@ from kfp_distributed.cluster_api.client import ClusterApi
 from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.components.train.describe.manifests import job_kind
 from kfp_distributed.components.train.describe.manifests.train_job import TRAIN_JOB
-from kfp_distributed.components.train.run.runners.kubernetes.choose_operator import (
+from kfp_distributed.components.train.run.runners.kubernetes.create.choose_operator import (
     OperatorChoice,
     choose_operator,
     own_permissions,
     trainer_offer,
 )
-from kfp_distributed.components.train.run.runners.kubernetes.preflight import missing_permissions
+from kfp_distributed.components.train.run.runners.kubernetes.create.preflight import missing_permissions
 
 pytestmark = [pytest.mark.cluster, pytest.mark.trainer]
 

@@ -18,7 +18,7 @@ from cluster.jobs import Step, left_behind
 from cluster.test_replica_faults import delete
 from prediction_models import linear_network, save_onnx
 
-from kfp_distributed.components.delivery import IMAGE_VARIABLE
+from kfp_distributed.components.kfp_interface.delivery import IMAGE_VARIABLE
 from kfp_distributed.components.predict.prediction import run_prediction
 from kfp_distributed.components.predict.prediction_job import prediction_folder
 from kfp_distributed.components.predict.prediction_request import parse_request

@@ -16,8 +16,8 @@ from kubernetes import config
 from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.cluster_api.reader import reader
-from kfp_distributed.components.train.run.runners.kubernetes.remote import open_remote_cluster
-from kfp_distributed.components.train.run.runners.kubernetes.remote_token import read_claims, renewal_command
+from kfp_distributed.components.train.run.runners.kubernetes.connect.remote import open_remote_cluster
+from kfp_distributed.components.train.run.runners.kubernetes.connect.remote_token import read_claims, renewal_command
 from kfp_distributed.components.train.tell.log_format import log
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]

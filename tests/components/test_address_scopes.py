@@ -2,7 +2,7 @@
 
 import pytest
 
-from kfp_distributed.components.address_scopes import AddressScope, scope_of
+from kfp_distributed.components.external_services.address_scopes import AddressScope, scope_of
 
 
 @pytest.mark.parametrize(

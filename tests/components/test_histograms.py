@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kfp_distributed.components.histograms import bin_edges, count_bins
+from kfp_distributed.components.summaries.histograms import bin_edges, count_bins
 
 pytestmark = pytest.mark.figures
 

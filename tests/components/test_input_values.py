@@ -7,8 +7,8 @@ from kfp import compiler, dsl
 from kfp.dsl.types.type_utils import InconsistentTypeException
 
 from kfp_distributed.components import TensorFlow, prepare_data
-from kfp_distributed.components.input_values import accept_input_values
-from kfp_distributed.components.packaging import make_step
+from kfp_distributed.components.kfp_interface.input_values import accept_input_values
+from kfp_distributed.components.kfp_interface.packaging import make_step
 from kfp_distributed.pipelines.local_run import local_run
 from kfp_distributed.pipelines.train_and_export import train_and_export
 

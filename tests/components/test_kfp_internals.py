@@ -1,4 +1,4 @@
-"""What kfp lacks, for which components/kfp_internals.py exists. test_input_values.py shows its use."""
+"""What kfp lacks, for which components/kfp_interface/kfp_internals.py exists. test_input_values.py shows its use."""
 
 import inspect
 
@@ -6,7 +6,7 @@ import pytest
 from kfp import compiler, dsl, local
 from kfp.dsl.types.type_utils import InconsistentTypeException
 
-from kfp_distributed.components.kfp_internals import (
+from kfp_distributed.components.kfp_interface.kfp_internals import (
     NeverCached,
     as_float_channel,
     local_configuration,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kfp_distributed.components import mlflow_client
-from kfp_distributed.components.mlflow_client import read_connection, valid_key
+from kfp_distributed.components.external_services import mlflow_client
+from kfp_distributed.components.external_services.mlflow_client import read_connection, valid_key
 
 HOST = "https://mlflow.example.com"
 

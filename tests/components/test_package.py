@@ -72,7 +72,7 @@ def test_no_name_hides_a_module():
         run(
             "import pkgutil, types\n"
             "import kfp_distributed.components as components\n"
-            "from kfp_distributed.components.kfp_internals import StepComponent\n"
+            "from kfp_distributed.components.kfp_interface.kfp_internals import StepComponent\n"
             "for entry in pkgutil.iter_modules(components.__path__):\n"
             "    exec(f'import {components.__name__}.{entry.name} as module')\n"
             "    if not isinstance(module, types.ModuleType | StepComponent):\n"

@@ -6,7 +6,7 @@ import kfp
 import pytest
 
 from kfp_distributed.components import Delivery
-from kfp_distributed.components.packaging import bootstrap, make_step
+from kfp_distributed.components.kfp_interface.packaging import bootstrap, make_step
 from kfp_distributed.library.archive import library_name
 from kfp_distributed.library.content import content_hash, read_library
 

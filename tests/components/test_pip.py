@@ -12,7 +12,7 @@ import psutil
 import pytest
 from package_index import package_index, write_wheel
 
-from kfp_distributed.components.packaging import make_step
+from kfp_distributed.components.kfp_interface.packaging import make_step
 from kfp_distributed.library.archive import make_archive
 from kfp_distributed.library.content import read_library
 from kfp_distributed.library.packages import install_command, unmet

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kfp_distributed.components.row_texts import row_texts
+from kfp_distributed.components.summaries.row_texts import row_texts
 from kfp_distributed.storage.dataset import Column
 
 COLUMNS = (

@@ -10,7 +10,7 @@ from environments import environment
 from kfp import compiler, components, dsl
 
 from kfp_distributed.components import Delivery, steps
-from kfp_distributed.components.packaging import bootstrap
+from kfp_distributed.components.kfp_interface.packaging import bootstrap
 from kfp_distributed.pipelines.specs import dump, write_specs
 
 pytestmark = pytest.mark.takes(22)

@@ -13,7 +13,7 @@ from kfp_distributed.components.evaluate.regression_scores import (
     PairSample,
     RegressionEvaluation,
 )
-from kfp_distributed.components.moments import Moments
+from kfp_distributed.components.summaries.moments import Moments
 from kfp_distributed.reports.charts import histogram
 from kfp_distributed.reports.page import render_page
 from kfp_distributed.reports.parts import Table

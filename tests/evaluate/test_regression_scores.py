@@ -16,7 +16,7 @@ from kfp_distributed.components.evaluate.regression_scores import (
     PairSample,
     RowError,
 )
-from kfp_distributed.components.moments import Moments
+from kfp_distributed.components.summaries.moments import Moments
 
 pytestmark = [pytest.mark.takes(4), pytest.mark.figures]
 

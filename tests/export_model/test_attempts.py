@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from faulty_proxy import faulty_proxy
 
-from kfp_distributed.components.artifacts import Artifact
 from kfp_distributed.components.export_model.export import run_export
+from kfp_distributed.components.kfp_interface.artifacts import Artifact
 from kfp_distributed.components.model_versions.aliases import read_aliases
 from kfp_distributed.components.model_versions.claims import LEASE_SECONDS, Claim, task_key
 from kfp_distributed.components.model_versions.deletion import delete_version

@@ -7,8 +7,8 @@ import pytest
 from faulty_proxy import faulty_proxy
 from seaweedfs import on_each_store
 
-from kfp_distributed.components.artifacts import Artifact
 from kfp_distributed.components.export_model.export import run_export
+from kfp_distributed.components.kfp_interface.artifacts import Artifact
 from kfp_distributed.components.model_versions.aliases import read_aliases, remove_alias, set_alias
 from kfp_distributed.components.model_versions.versions import VersionRefused
 from kfp_distributed.storage.files import list_files

@@ -3,8 +3,7 @@ import re
 
 import pytest
 
-from kfp_distributed.components.model_formats.quiet_import import quiet_tensorflow
-from kfp_distributed.components.startup_remarks import STARTUP_REMARK
+from kfp_distributed.components.model_formats.quiet_import import STARTUP_REMARK, quiet_tensorflow
 
 # As TensorFlow 2.15 and 2.21 print them, with and without CUDA.
 REMARKS = """\

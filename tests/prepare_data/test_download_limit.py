@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from faulty_proxy import Fault, faulty_proxy
 
-from kfp_distributed.components import request_retries
+from kfp_distributed.components.external_services import request_retries
 from kfp_distributed.components.prepare_data.sources import download_limit
 from kfp_distributed.components.prepare_data.sources.download_limit import DownloadLimit, SourceTooLarge, parse_limit
 from kfp_distributed.components.prepare_data.sources.fetch import local_copy

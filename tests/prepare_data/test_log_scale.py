@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kfp_distributed.components.moments import Moments
 from kfp_distributed.components.prepare_data.report.log_scale import with_log_scales
+from kfp_distributed.components.summaries.moments import Moments
 from kfp_distributed.storage.dataset import Column, log_values, read_batches
 
 RANDOM = np.random.default_rng(0)

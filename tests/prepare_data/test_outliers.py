@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from kfp_distributed.components.moments import Moments
 from kfp_distributed.components.prepare_data.report.outliers import find_outlier
+from kfp_distributed.components.summaries.moments import Moments
 
 
 def outlier_of(numbers):

@@ -8,7 +8,6 @@ import pytest
 from pages import Page
 from PIL import Image
 
-from kfp_distributed.components.moments import Moments
 from kfp_distributed.components.prepare_data.report.duplicates import Duplicates
 from kfp_distributed.components.prepare_data.report.leakage import Predictor
 from kfp_distributed.components.prepare_data.report.overview import (
@@ -19,6 +18,7 @@ from kfp_distributed.components.prepare_data.report.overview import (
 )
 from kfp_distributed.components.prepare_data.report.profile import Profile
 from kfp_distributed.components.prepare_data.report.sample import RowSample
+from kfp_distributed.components.summaries.moments import Moments
 from kfp_distributed.reports.charts import bar_chart, histogram
 from kfp_distributed.reports.page import render_page
 from kfp_distributed.reports.parts import Table

@@ -14,6 +14,7 @@ import pyarrow.csv
 import pytest
 from forked_replicas import forked
 
+from kfp_distributed.components.kfp_interface.step_packages import PREPARATION
 from kfp_distributed.components.prepare_data.preparation_job import (
     LEAST_MEMORY,
     MODULE,
@@ -24,7 +25,6 @@ from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.preparation_results import store_results
 from kfp_distributed.components.prepare_data.preparation_run import prepare_in_pods
 from kfp_distributed.components.prepare_data.prepare import prepare
-from kfp_distributed.components.step_packages import PREPARATION
 from kfp_distributed.components.train.describe.manifests import job_manifest
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
 from kfp_distributed.components.train.describe.manifests.pod import ADDRESS_VARIABLE
@@ -32,7 +32,7 @@ from kfp_distributed.components.train.describe.topology import Replica, Resource
 from kfp_distributed.components.train.run.facts import JobEnded, LogLine, Quiet, ReplicaChanged
 from kfp_distributed.components.train.run.identity import identify_training
 from kfp_distributed.components.train.run.launch import follow_job
-from kfp_distributed.components.train.run.runners.kubernetes.pods import replica_of
+from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.pods import replica_of
 from kfp_distributed.components.train.run.status import advance, begin
 from kfp_distributed.components.train.run.time_budgets import expired_budget
 from kfp_distributed.components.train.tell.step_log import StepLog

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from kfp_distributed.components import http_redirects
-from kfp_distributed.components.address_scopes import AddressScope, scope_of
+from kfp_distributed.components.external_services import http_redirects
+from kfp_distributed.components.external_services.address_scopes import AddressScope, scope_of
 from kfp_distributed.components.prepare_data.sources.fetch import local_copy
 
 pytestmark = pytest.mark.takes(13)

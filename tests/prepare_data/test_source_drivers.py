@@ -17,10 +17,10 @@ import pytest
 from faulty_proxy import Fault, faulty_proxy
 from gcp_storage_emulator.server import create_server
 
-from kfp_distributed.components import request_retries, source_drivers
+from kfp_distributed.components.external_services import request_retries, source_drivers
+from kfp_distributed.components.external_services.source_drivers import BLOCK_BYTES, DRIVERS
 from kfp_distributed.components.fingerprint_source.step import run_step
 from kfp_distributed.components.prepare_data.sources.fetch import local_copy
-from kfp_distributed.components.source_drivers import BLOCK_BYTES, DRIVERS
 from kfp_distributed.components.train.run.runners.local.ports import free_ports
 from kfp_distributed.library.address_secrets import without_secrets
 from kfp_distributed.library.start import INSTALLS_PACKAGES

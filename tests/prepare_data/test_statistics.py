@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer
 
-from kfp_distributed.components.moments import Moments
 from kfp_distributed.components.prepare_data.report import profile
 from kfp_distributed.components.prepare_data.report.profile import MAXIMUM_FEATURES, feature_count
+from kfp_distributed.components.summaries.moments import Moments
 from kfp_distributed.storage.dataset import Column, DatasetManifest, mean_and_std
 from kfp_distributed.trainers.runtime.data_loading.feed import scaling
 

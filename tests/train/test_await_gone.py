@@ -8,8 +8,8 @@ import pytest
 from kubernetes_api import KubernetesApi
 
 from kfp_distributed.cluster_api.client import WATCH_SECONDS, ClusterError
-from kfp_distributed.components.train.run.runners.kubernetes import gone
-from kfp_distributed.components.train.run.runners.kubernetes.gone import await_gone, until_gone
+from kfp_distributed.components.train.run.runners.kubernetes.create import gone
+from kfp_distributed.components.train.run.runners.kubernetes.create.gone import await_gone, until_gone
 
 pytestmark = pytest.mark.takes(2)
 

@@ -10,13 +10,13 @@ from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.describe.manifests import JobKind, job_kind
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
 from kfp_distributed.components.train.describe.manifests.train_job import TRAIN_JOB
-from kfp_distributed.components.train.run.runners.kubernetes.choose_operator import (
+from kfp_distributed.components.train.run.runners.kubernetes.create.choose_operator import (
     Offer,
     OperatorChoice,
     choose,
     choose_operator,
 )
-from kfp_distributed.components.train.run.runners.kubernetes.preflight import needed_permissions
+from kfp_distributed.components.train.run.runners.kubernetes.create.preflight import needed_permissions
 from kfp_distributed.components.train.run.runners.kubernetes.runner import KubernetesRunner
 
 TF, MPI = Offer(job_kind("TF"), True), Offer(job_kind("MPI", "v2beta1"), True)

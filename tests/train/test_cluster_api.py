@@ -9,7 +9,7 @@ from kubernetes_api import KubernetesApi
 from kfp_distributed.cluster_api import client
 from kfp_distributed.cluster_api.client import PAGE_SIZE, ClusterApi, ClusterError
 from kfp_distributed.cluster_api.reader import MayNotRead, reader
-from kfp_distributed.components.train.run.runners.kubernetes.watcher import Changed, Listed, Watcher
+from kfp_distributed.components.train.run.runners.kubernetes.watch.watcher import Changed, Listed, Watcher
 
 PODS = "/api/v1/namespaces/default/pods"
 

@@ -8,8 +8,8 @@ import pytest
 from kubernetes_api import KubernetesApi
 
 from kfp_distributed.cluster_api.client import ClusterError
-from kfp_distributed.components.train.run.runners.kubernetes import connection as module
-from kfp_distributed.components.train.run.runners.kubernetes.connection import JobConnection
+from kfp_distributed.components.train.run.runners.kubernetes.connect import connection as module
+from kfp_distributed.components.train.run.runners.kubernetes.connect.connection import JobConnection
 
 JOB = "tfjobs/a-job"
 JOB_PATH = f"/apis/kubeflow.org/v1/namespaces/default/{JOB}"

@@ -14,10 +14,16 @@ from kfp_distributed.components.train.describe.manifests.cluster_settings import
 from kfp_distributed.components.train.describe.manifests.job_objects import plan_objects
 from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
 from kfp_distributed.components.train.run.runners import newest_checkpoint
-from kfp_distributed.components.train.run.runners.kubernetes import last_lines, pod_events
 from kfp_distributed.components.train.run.runners.kubernetes.follow import Follower
-from kfp_distributed.components.train.run.runners.kubernetes.pod_log import StampedLine
-from kfp_distributed.components.train.run.runners.kubernetes.watcher import Listed, Printed, RequestFailed, Watcher
+from kfp_distributed.components.train.run.runners.kubernetes.logs import last_lines
+from kfp_distributed.components.train.run.runners.kubernetes.logs.pod_log import StampedLine
+from kfp_distributed.components.train.run.runners.kubernetes.watch import pod_events
+from kfp_distributed.components.train.run.runners.kubernetes.watch.watcher import (
+    Listed,
+    Printed,
+    RequestFailed,
+    Watcher,
+)
 from kfp_distributed.trainers.runtime.job_description import STORE_UNREACHED
 
 pytestmark = pytest.mark.takes(7)

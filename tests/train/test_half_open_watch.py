@@ -12,7 +12,7 @@ from kubernetes import client
 from kubernetes_api import KubernetesApi
 
 from kfp_distributed.cluster_api.client import ClusterApi
-from kfp_distributed.components.train.run.runners.kubernetes.watcher import Changed, Listed, Watcher
+from kfp_distributed.components.train.run.runners.kubernetes.watch.watcher import Changed, Listed, Watcher
 
 PODS = "/api/v1/namespaces/default/pods"
 

@@ -220,7 +220,7 @@ def test_kfp_imports_its_runtime_only_by_the_variable(value, is_runtime):
 def test_the_packaging_of_steps_uses_the_names_of_kfp(name):
     # The packages `library` and `components` cannot import the constant before the library is found.
     root = Path(__file__).parents[2]
-    files = ("library/start.py", "components/__init__.py", "components/packaging.py")
+    files = ("library/start.py", "components/__init__.py", "components/kfp_interface/packaging.py")
     assert any(f'"{name}"' in (root / file).read_text("utf-8") for file in files)
 
 

@@ -17,8 +17,9 @@ from kfp_distributed.components.train.describe.manifests import job_objects
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
 from kfp_distributed.components.train.run.facts import JobAdopted, JobEvent, Quiet
 from kfp_distributed.components.train.run.runners.kubernetes import heartbeat as beats
-from kfp_distributed.components.train.run.runners.kubernetes import judge, last_lines
 from kfp_distributed.components.train.run.runners.kubernetes.heartbeat import Heartbeat
+from kfp_distributed.components.train.run.runners.kubernetes.judge import failure_limits
+from kfp_distributed.components.train.run.runners.kubernetes.logs import last_lines
 from kfp_distributed.components.train.run.runners.kubernetes.runner import KubernetesRunner
 from kfp_distributed.components.train.tell.log_format import log
 from kfp_distributed.storage.errors import StorageError
@@ -385,7 +386,7 @@ def test_a_list_from_before_the_job_was_recreated_does_not_end_it(api, monkeypat
 
     The deletion may take longer than a failure counts as recent.
     """
-    monkeypatch.setattr(judge, "RECENT_SECONDS", 2.0)
+    monkeypatch.setattr(failure_limits, "RECENT_SECONDS", 2.0)
     runner = start_job(api)
     api.lingers = lingers
     lists = []

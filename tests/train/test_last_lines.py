@@ -2,7 +2,7 @@
 
 import pytest
 
-from kfp_distributed.components.train.run.runners.kubernetes.last_lines import LastLines
+from kfp_distributed.components.train.run.runners.kubernetes.logs.last_lines import LastLines
 
 ENDED = 100.0
 READ = {"unread": [], "leader_is_over": True, "no_news": True, "given_up": False}

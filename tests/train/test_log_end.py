@@ -8,7 +8,7 @@ import pytest
 from kubernetes import client
 
 from kfp_distributed.cluster_api.client import ClusterApi
-from kfp_distributed.components.train.run.runners.kubernetes.watcher import Printed, Watcher
+from kfp_distributed.components.train.run.runners.kubernetes.watch.watcher import Printed, Watcher
 
 pytestmark = pytest.mark.takes(2)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfp_distributed.components.train.run.runners.kubernetes.log_turns import FIRST_SECONDS, LogTurns, Turn
+from kfp_distributed.components.train.run.runners.kubernetes.logs.log_turns import FIRST_SECONDS, LogTurns, Turn
 
 pytestmark = pytest.mark.takes(4)
 

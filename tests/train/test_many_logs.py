@@ -14,9 +14,10 @@ from train.programs.jobs import make_job, workers
 from kfp_distributed.cluster_api.client import ClusterApi
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
 from kfp_distributed.components.train.run.launch import follow_job
-from kfp_distributed.components.train.run.runners.kubernetes import last_lines, runner
+from kfp_distributed.components.train.run.runners.kubernetes import runner
+from kfp_distributed.components.train.run.runners.kubernetes.logs import last_lines
 from kfp_distributed.components.train.run.runners.kubernetes.runner import KubernetesRunner
-from kfp_distributed.components.train.run.runners.kubernetes.watcher import Watcher
+from kfp_distributed.components.train.run.runners.kubernetes.watch.watcher import Watcher
 from kfp_distributed.components.train.tell.log_format import log
 from kfp_distributed.components.train.tell.step_log import StepLog
 

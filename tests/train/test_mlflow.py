@@ -14,9 +14,9 @@ import pytest
 from mlflow_server import PASSWORD, USERNAME, mlflow_server
 from train.programs.jobs import make_job, wait_until
 
-from kfp_distributed.components import mlflow_client
 from kfp_distributed.components.export_model.step import run_step as run_export_step
-from kfp_distributed.components.mlflow_client import (
+from kfp_distributed.components.external_services import mlflow_client
+from kfp_distributed.components.external_services.mlflow_client import (
     Metric,
     MlflowClient,
     read_connection,

@@ -19,7 +19,7 @@ from train.programs.jobs import make_job, wait_until
 from kfp_distributed.components.export_model import bounded_delay
 from kfp_distributed.components.export_model.mlflow_version import record_in_mlflow
 from kfp_distributed.components.export_model.version_record import VersionRecord
-from kfp_distributed.components.mlflow_client import Metric
+from kfp_distributed.components.external_services.mlflow_client import Metric
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings, read_task_settings
 from kfp_distributed.components.train.describe.manifests.pod import environment as replica_variables
 from kfp_distributed.components.train.tell import mlflow_tracker

@@ -5,7 +5,7 @@ from train.programs.jobs import make_job, workers
 from train.test_pods import INSTALLED, NO_IMAGE, UNSCHEDULABLE, condition, pod, terminated
 
 from kfp_distributed.components.train.run.facts import JobEvent, ReplicaChanged, clock
-from kfp_distributed.components.train.run.runners.kubernetes.object_facts import ObjectFacts
+from kfp_distributed.components.train.run.runners.kubernetes.judge.object_facts import ObjectFacts
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from train.test_pods import condition, terminated
 
 from kfp_distributed.components.train.run.facts import clock
 from kfp_distributed.components.train.run.failures import root_failure
-from kfp_distributed.components.train.run.runners.kubernetes.object_facts import ObjectFacts
+from kfp_distributed.components.train.run.runners.kubernetes.judge.object_facts import ObjectFacts
 from kfp_distributed.trainers.runtime.job_description import PEER_LOST, PREEMPTED
 
 

@@ -7,7 +7,7 @@ from train.test_object_facts_preemption import preempted
 from train.test_pods import condition, terminated
 
 from kfp_distributed.components.train.run.facts import LogLine, clock
-from kfp_distributed.components.train.run.runners.kubernetes.object_facts import ObjectFacts
+from kfp_distributed.components.train.run.runners.kubernetes.judge.object_facts import ObjectFacts
 from kfp_distributed.trainers.runtime.job_description import PEER_LOST, STORE_AWAY, STORE_FAILED, STORE_UNREACHED
 
 AWAY = {"phase": "Failed", "main": terminated(STORE_AWAY)}

@@ -8,8 +8,8 @@ from train.test_object_facts import RUNNING, job_of, pod_of, summarize
 from train.test_pods import condition, terminated
 
 from kfp_distributed.components.train.run.facts import JobEvent, ReplicaChanged, clock
-from kfp_distributed.components.train.run.runners.kubernetes import judge
-from kfp_distributed.components.train.run.runners.kubernetes.object_facts import ObjectFacts
+from kfp_distributed.components.train.run.runners.kubernetes.judge import failure_limits
+from kfp_distributed.components.train.run.runners.kubernetes.judge.object_facts import ObjectFacts
 from kfp_distributed.trainers.runtime.job_description import PEER_LOST
 
 PREEMPTED = "preempted: EvictionByEvictionAPI"
@@ -158,7 +158,7 @@ def test_a_preemption_is_over_when_its_pod_has_ended_without_a_failure():
     now = clock() + 3600
     failure = ReplicaChanged(now, "worker-0", "failed", exit_code=137)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(judge, "clock", lambda: now)
+        patch.setattr(failure_limits, "clock", lambda: now)
         assert object_facts.judge.add(failure, begun=0) == "Restart limit reached (restart_limit=0)."
 
 
@@ -172,5 +172,5 @@ def test_a_preempted_worker_of_an_elastic_job_does_not_excuse_later_failures():
     assert facts == [("worker-1", "stopped", None, PREEMPTED, 0)]
     now = clock() + 3600
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(judge, "clock", lambda: now)
+        patch.setattr(failure_limits, "clock", lambda: now)
         assert object_facts.judge.cause(ReplicaChanged(now, "worker-0", "failed", exit_code=137)) == "program"

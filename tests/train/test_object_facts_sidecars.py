@@ -6,7 +6,7 @@ from train.test_object_facts import RUNNING, job_of, pod_of, summarize
 from train.test_pods import DONE, KILLED, ON, condition, terminated, with_sidecar
 
 from kfp_distributed.components.train.run.failures import FOR_GOOD
-from kfp_distributed.components.train.run.runners.kubernetes.object_facts import ObjectFacts
+from kfp_distributed.components.train.run.runners.kubernetes.judge.object_facts import ObjectFacts
 
 LIMIT_REACHED = "Restart limit reached (restart_limit=1)."
 

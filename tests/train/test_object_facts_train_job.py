@@ -7,9 +7,9 @@ from train.test_pods import condition, terminated
 
 from kfp_distributed.components.train.run.facts import clock
 from kfp_distributed.components.train.run.failures import FOR_GOOD, root_failure
-from kfp_distributed.components.train.run.runners.kubernetes import judge, object_facts
-from kfp_distributed.components.train.run.runners.kubernetes.object_facts import ObjectFacts
-from kfp_distributed.components.train.run.runners.kubernetes.warning_events import read_event
+from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.warning_events import read_event
+from kfp_distributed.components.train.run.runners.kubernetes.judge import failure_limits, object_facts
+from kfp_distributed.components.train.run.runners.kubernetes.judge.object_facts import ObjectFacts
 
 SERVERS = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 1}
 MPI = {"distribution_type": "MPI", "number_of_workers": 1}
@@ -162,7 +162,7 @@ def test_a_preempted_replica_does_not_count(monkeypatch):
     # The other replica saves its checkpoint for an hour.
     list(facts.update_pod(node("worker-0", 0, deleted_at=11, **RUNNING)))
     now = clock()
-    monkeypatch.setattr(judge, "clock", lambda: now + 3600)
+    monkeypatch.setattr(failure_limits, "clock", lambda: now + 3600)
     list(facts.update_pod(node("worker-0", 0, deleted_at=11, **STOPPED), deleted=True))
     assert summarize(facts.update_pod(node("worker-1", 1, **RUNNING)))[-4:] == [
         "preemption 1 of 1: the whole job (worker-1 was preempted)",
@@ -184,7 +184,7 @@ def test_pods_that_a_queue_deletes_are_no_cause_of_a_later_restart(monkeypatch):
     for index in range(2):
         list(facts.update_pod(node(f"worker-{index}", uid="a", **RUNNING)))
     now = clock()
-    monkeypatch.setattr(judge, "clock", lambda: now + 3600)
+    monkeypatch.setattr(failure_limits, "clock", lambda: now + 3600)
     disruption = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
     monkeypatch.setattr(object_facts, "clock", lambda: now + 3600)
     preempted = node("worker-1", uid="a", deleted_at=20, conditions=[disruption], **STOPPED)

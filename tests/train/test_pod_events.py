@@ -2,7 +2,7 @@
 
 import pytest
 
-from kfp_distributed.components.train.run.runners.kubernetes.pod_events import PodEvents
+from kfp_distributed.components.train.run.runners.kubernetes.watch.pod_events import PodEvents
 
 PENDING = {"phase": "Pending"}
 READY = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}

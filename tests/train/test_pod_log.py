@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from train.simulated_kubelet import Connection, Entry, Kubelet
 
-from kfp_distributed.components.train.run.runners.kubernetes.pod_log import LogReader
+from kfp_distributed.components.train.run.runners.kubernetes.logs.pod_log import LogReader
 
 pytestmark = pytest.mark.takes(2)
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kfp_distributed.components.train.run.runners.kubernetes.pods import (
+from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.pods import (
     INSTALLATION_FAILED,
     PodState,
     deletion_time,

@@ -9,7 +9,7 @@ from train.programs.jobs import make_job, workers
 
 from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
-from kfp_distributed.components.train.run.runners.kubernetes import previous_attempt
+from kfp_distributed.components.train.run.runners.kubernetes.create import previous_attempt
 from kfp_distributed.components.train.run.runners.kubernetes.runner import KubernetesRunner
 from kfp_distributed.components.train.tell.log_format import log
 

@@ -12,8 +12,8 @@ from train.test_kubernetes_runner import JOB, SUCCEEDED, checked_runner
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
 from kfp_distributed.components.train.describe.manifests.job_objects import plan_objects
 from kfp_distributed.components.train.run.facts import JobEnded, LogLine, Quiet, ReplicaChanged
-from kfp_distributed.components.train.run.runners.kubernetes import last_lines
 from kfp_distributed.components.train.run.runners.kubernetes import runner as runners
+from kfp_distributed.components.train.run.runners.kubernetes.logs import last_lines
 from kfp_distributed.components.train.run.runners.kubernetes.progress_patches import ProgressPatches
 
 PATCH = f"PATCH {JOB}"

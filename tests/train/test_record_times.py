@@ -22,9 +22,12 @@ from kfp_distributed.components.train.run.facts import (
     moment,
 )
 from kfp_distributed.components.train.run.history import add_change, add_sample
-from kfp_distributed.components.train.run.runners.kubernetes import last_lines
-from kfp_distributed.components.train.run.runners.kubernetes.record_times import happened_before, seconds_of
-from kfp_distributed.components.train.run.runners.kubernetes.watcher import Watcher
+from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.record_times import (
+    happened_before,
+    seconds_of,
+)
+from kfp_distributed.components.train.run.runners.kubernetes.logs import last_lines
+from kfp_distributed.components.train.run.runners.kubernetes.watch.watcher import Watcher
 from kfp_distributed.components.train.run.time_budgets import expired_budget
 from kfp_distributed.components.train.tell.report import job_page
 

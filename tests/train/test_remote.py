@@ -16,12 +16,12 @@ from train.test_remote_token import BOUND, jwt
 from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.run.runners import choose
 from kfp_distributed.components.train.run.runners.choose import choose_runner, kubernetes_runner
-from kfp_distributed.components.train.run.runners.kubernetes.remote import (
+from kfp_distributed.components.train.run.runners.kubernetes.connect.remote import (
     RemoteCluster,
     open_remote_cluster,
     parse_remote_cluster,
 )
-from kfp_distributed.components.train.run.runners.kubernetes.remote_token import (
+from kfp_distributed.components.train.run.runners.kubernetes.connect.remote_token import (
     READ_INTERVAL_SECONDS,
     read_claims,
     renewal_command,

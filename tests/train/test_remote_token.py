@@ -9,8 +9,8 @@ import pytest
 from step_lines import brief_lines
 
 from kfp_distributed.cluster_api.client import ClusterError
-from kfp_distributed.components.train.run.runners.kubernetes import remote_token
-from kfp_distributed.components.train.run.runners.kubernetes.remote_token import (
+from kfp_distributed.components.train.run.runners.kubernetes.connect import remote_token
+from kfp_distributed.components.train.run.runners.kubernetes.connect.remote_token import (
     RenewableToken,
     TokenClaims,
     expiry_fault,

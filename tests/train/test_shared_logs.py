@@ -11,8 +11,8 @@ import pytest
 from kubernetes import client
 
 from kfp_distributed.cluster_api.client import ClusterApi
-from kfp_distributed.components.train.run.runners.kubernetes import log_connections
-from kfp_distributed.components.train.run.runners.kubernetes.watcher import Printed, RequestFailed, Watcher
+from kfp_distributed.components.train.run.runners.kubernetes.logs import log_connections
+from kfp_distributed.components.train.run.runners.kubernetes.watch.watcher import Printed, RequestFailed, Watcher
 
 pytestmark = pytest.mark.takes(6)
 

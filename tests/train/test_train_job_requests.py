@@ -10,9 +10,9 @@ from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
 from kfp_distributed.components.train.describe.manifests.job_objects import plan_objects
 from kfp_distributed.components.train.run.facts import JobEnded
-from kfp_distributed.components.train.run.runners.kubernetes import last_lines
+from kfp_distributed.components.train.run.runners.kubernetes.create.train_job_requests import await_train_job_gone
+from kfp_distributed.components.train.run.runners.kubernetes.logs import last_lines
 from kfp_distributed.components.train.run.runners.kubernetes.runner import KubernetesRunner
-from kfp_distributed.components.train.run.runners.kubernetes.train_job_requests import await_train_job_gone
 
 pytestmark = pytest.mark.takes(3)
 

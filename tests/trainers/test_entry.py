@@ -16,7 +16,7 @@ from typing import Literal
 import psutil
 import pytest
 
-from kfp_distributed.components.startup_remarks import STARTUP_REMARK
+from kfp_distributed.components.model_formats.quiet_import import STARTUP_REMARK
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest, verify_model

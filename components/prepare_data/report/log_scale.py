@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_distributed.components.moments import Moments
 from kfp_distributed.components.prepare_data.report.outliers import usual_range
 from kfp_distributed.components.prepare_data.sources.reading import bounded
+from kfp_distributed.components.summaries.moments import Moments
 from kfp_distributed.storage.dataset import Column, log_values
 
 _LEAST_NUMBERS = 30

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_distributed.components.moments import Moments
 from kfp_distributed.components.prepare_data.sources.reading import bounded
+from kfp_distributed.components.summaries.moments import Moments
 from kfp_distributed.storage.dataset import Column
 
 LARGEST_DEVIATION = float(np.finfo(np.float32).eps) ** -0.5

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from kfp_distributed.components.histograms import count_bins
-from kfp_distributed.components.moments import Moments
 from kfp_distributed.components.prepare_data.report.duplicates import MAXIMUM_HASHES
 from kfp_distributed.components.prepare_data.report.leakage import SUSPICIOUS_REDUCTION, Predictor
 from kfp_distributed.components.prepare_data.report.profile import Profile
 from kfp_distributed.components.prepare_data.report.sample import SHOWN_ROWS, RowSample
-from kfp_distributed.components.row_texts import row_texts
+from kfp_distributed.components.summaries.histograms import count_bins
+from kfp_distributed.components.summaries.moments import Moments
+from kfp_distributed.components.summaries.row_texts import row_texts
 from kfp_distributed.reports.charts import Chart, bar_chart, histogram
 from kfp_distributed.reports.parts import Table
 from kfp_distributed.storage.dataset import Column, DatasetManifest, input_shape, is_image

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kfp_distributed.components.moments import Moments
 from kfp_distributed.components.prepare_data.report.duplicates import DuplicateCounter, Duplicates, row_hashes
 from kfp_distributed.components.prepare_data.report.leakage import Predictor, rank_predictors
 from kfp_distributed.components.prepare_data.report.sample import RowSample, Sampler
 from kfp_distributed.components.prepare_data.report.vocabulary import Unseen, VocabularyCounter, recoded
+from kfp_distributed.components.summaries.moments import Moments
 from kfp_distributed.storage.dataset import Column, Label, column_matrix, is_image
 
 SPLITS = ("train", "validation", "test")

@@ -6,11 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
-from kfp_distributed.components.prepare_data.sources.download_limit import DownloadLimit
-from kfp_distributed.components.prepare_data.sources.http_download import download_url
-from kfp_distributed.components.prepare_data.sources.stored_files import StoredPath, stored_tree
-from kfp_distributed.components.prepare_data.sources.unpacked_size import unpacked_sizes
-from kfp_distributed.components.source_address import (
+from kfp_distributed.components.external_services.source_address import (
     is_url,
     open_bucket,
     parse_source,
@@ -18,7 +14,11 @@ from kfp_distributed.components.source_address import (
     source_errors,
     url_file_name,
 )
-from kfp_distributed.components.source_drivers import RemoteFile, RemoteFiles, driver_of
+from kfp_distributed.components.external_services.source_drivers import RemoteFile, RemoteFiles, driver_of
+from kfp_distributed.components.prepare_data.sources.download_limit import DownloadLimit
+from kfp_distributed.components.prepare_data.sources.http_download import download_url
+from kfp_distributed.components.prepare_data.sources.stored_files import StoredPath, stored_tree
+from kfp_distributed.components.prepare_data.sources.unpacked_size import unpacked_sizes
 from kfp_distributed.library.address_secrets import without_secrets
 from kfp_distributed.storage.files import relative_path, unfinished_file
 from kfp_distributed.storage.parallel import run_in_parallel

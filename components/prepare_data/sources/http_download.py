@@ -4,9 +4,9 @@ from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import BinaryIO
 
-from kfp_distributed.components.http_requests import open_url
+from kfp_distributed.components.external_services.http_requests import open_url
+from kfp_distributed.components.external_services.request_retries import Retries
 from kfp_distributed.components.prepare_data.sources.download_limit import DownloadLimit
-from kfp_distributed.components.request_retries import Retries
 from kfp_distributed.library.address_secrets import without_secrets
 from kfp_distributed.storage.files import unfinished_file
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from kfp_distributed.components.artifacts import Artifact
+from kfp_distributed.components.kfp_interface.artifacts import Artifact
 from kfp_distributed.components.prepare_data.writing.shard_tasks import shard_key
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest
 from kfp_distributed.storage.errors import StorageError

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kfp_distributed.components.moments import Moments
 from kfp_distributed.components.prepare_data.pieces.piece_files import PieceFiles
 from kfp_distributed.components.prepare_data.pieces.read_ahead import read_ahead
 from kfp_distributed.components.prepare_data.preparation_options import Options
@@ -24,6 +23,7 @@ from kfp_distributed.components.prepare_data.split.strata import CountsFile, Str
 from kfp_distributed.components.prepare_data.writing.piece_rows import PieceRows, RowWork
 from kfp_distributed.components.prepare_data.writing.shard_files import ShardFiles, group_bytes
 from kfp_distributed.components.prepare_data.writing.shard_tasks import shard_key, write_by_tasks
+from kfp_distributed.components.summaries.moments import Moments
 from kfp_distributed.components.worker_pool.piece_tasks import Result, RunTasks, run_here
 from kfp_distributed.components.worker_pool.stored_tasks import StoredTasks
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard

@@ -17,7 +17,7 @@ from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.components.train.describe.task_path import TaskPath, parse_node_name, without_attempts
 from kfp_distributed.components.train.run.facts import Log
-from kfp_distributed.components.train.run.runners.kubernetes.preflight import install_advice
+from kfp_distributed.components.train.run.runners.kubernetes.create.preflight import install_advice
 from kfp_distributed.storage.kfp_backend import NODE_NAME, NODE_NAME_ANNOTATION, POD_NAME_VARIABLE, RUN_ID_LABEL
 from kfp_distributed.storage.task_folder import TaskFolder, parse_task_folder
 

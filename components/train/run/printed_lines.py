@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from kfp_distributed.components.startup_remarks import STARTUP_REMARK
+from kfp_distributed.components.model_formats.quiet_import import STARTUP_REMARK
 from kfp_distributed.components.train.run.facts import Fact, LogLine, ReplicaSample
 from kfp_distributed.trainers.runtime.monitoring.samples import split_sample
 

@@ -14,7 +14,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from kfp_distributed.components.mlflow_client import Metric, MlflowClient, MlflowError, Run, read_connection, valid_key
+from kfp_distributed.components.external_services.mlflow_client import (
+    Metric,
+    MlflowClient,
+    MlflowError,
+    Run,
+    read_connection,
+    valid_key,
+)
 from kfp_distributed.components.train.describe.training_job import TrainingJob
 from kfp_distributed.components.train.run.facts import Log
 from kfp_distributed.components.train.run.resume import training_folder

@@ -16,7 +16,7 @@ from faulty_proxy import Fault as StoreFault
 from kubernetes import client
 from kubernetes.stream import stream
 
-from kfp_distributed.components.train.run.runners.kubernetes.pods import replica_of
+from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.pods import replica_of
 
 _ALWAYS = 10**9
 """Number of requests that a store which is away refuses: all."""

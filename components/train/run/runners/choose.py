@@ -10,8 +10,8 @@ from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.cluster_api.reader import Read, reader
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings, read_task_settings
 from kfp_distributed.components.train.run.facts import Log
-from kfp_distributed.components.train.run.runners.kubernetes.preflight import install_advice
-from kfp_distributed.components.train.run.runners.kubernetes.remote import open_remote_cluster
+from kfp_distributed.components.train.run.runners.kubernetes.connect.remote import open_remote_cluster
+from kfp_distributed.components.train.run.runners.kubernetes.create.preflight import install_advice
 from kfp_distributed.components.train.run.runners.kubernetes.runner import KubernetesRunner
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.run.runners.protocol import Runner

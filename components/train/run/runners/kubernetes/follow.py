@@ -11,14 +11,17 @@ from kfp_distributed.components.train.describe.manifests import JOB_LABEL
 from kfp_distributed.components.train.describe.manifests.job_objects import JobObjects
 from kfp_distributed.components.train.describe.mpirun import printed_by
 from kfp_distributed.components.train.run.facts import Fact, JobAdopted, JobEnded, JobEvent, LogLine, Quiet, clock
-from kfp_distributed.components.train.run.runners.kubernetes.connection import JobConnection
+from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.pods import is_being_deleted, replica_of
+from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.record_times import (
+    happened_before,
+    seconds_of,
+)
+from kfp_distributed.components.train.run.runners.kubernetes.connect.connection import JobConnection
 from kfp_distributed.components.train.run.runners.kubernetes.heartbeat import heartbeat_interval
-from kfp_distributed.components.train.run.runners.kubernetes.last_lines import LastLines
-from kfp_distributed.components.train.run.runners.kubernetes.object_facts import ObjectFacts
-from kfp_distributed.components.train.run.runners.kubernetes.pod_events import PodEvents
-from kfp_distributed.components.train.run.runners.kubernetes.pods import is_being_deleted, replica_of
-from kfp_distributed.components.train.run.runners.kubernetes.record_times import happened_before, seconds_of
-from kfp_distributed.components.train.run.runners.kubernetes.watcher import (
+from kfp_distributed.components.train.run.runners.kubernetes.judge.object_facts import ObjectFacts
+from kfp_distributed.components.train.run.runners.kubernetes.logs.last_lines import LastLines
+from kfp_distributed.components.train.run.runners.kubernetes.watch.pod_events import PodEvents
+from kfp_distributed.components.train.run.runners.kubernetes.watch.watcher import (
     Changed,
     Listed,
     News,

@@ -12,11 +12,11 @@ from kfp_distributed.components.train.describe.manifests.cluster_settings import
 from kfp_distributed.components.train.describe.manifests.job_objects import JobObjects, plan_objects, settings_for
 from kfp_distributed.components.train.describe.training_job import TrainingJob
 from kfp_distributed.components.train.run.facts import Fact, JobEvent, Log, Quiet, clock
-from kfp_distributed.components.train.run.runners.kubernetes.choose_operator import choose_operator
-from kfp_distributed.components.train.run.runners.kubernetes.follow import Follower
-from kfp_distributed.components.train.run.runners.kubernetes.gone import await_gone
-from kfp_distributed.components.train.run.runners.kubernetes.heartbeat import Heartbeat, heartbeat_interval
-from kfp_distributed.components.train.run.runners.kubernetes.object_requests import (
+from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.pods import job_end
+from kfp_distributed.components.train.run.runners.kubernetes.connect.remote_token import RenewableToken
+from kfp_distributed.components.train.run.runners.kubernetes.create.choose_operator import choose_operator
+from kfp_distributed.components.train.run.runners.kubernetes.create.gone import await_gone
+from kfp_distributed.components.train.run.runners.kubernetes.create.object_requests import (
     await_removal,
     create,
     create_part,
@@ -24,18 +24,21 @@ from kfp_distributed.components.train.run.runners.kubernetes.object_requests imp
     path_of,
     removal_command,
 )
-from kfp_distributed.components.train.run.runners.kubernetes.pods import job_end
-from kfp_distributed.components.train.run.runners.kubernetes.preflight import check_cluster
-from kfp_distributed.components.train.run.runners.kubernetes.previous_attempt import await_pods_gone, pods_gone_seconds
-from kfp_distributed.components.train.run.runners.kubernetes.progress_patches import PATCH_SECONDS, ProgressPatches
-from kfp_distributed.components.train.run.runners.kubernetes.remote_token import RenewableToken
-from kfp_distributed.components.train.run.runners.kubernetes.train_job_requests import (
+from kfp_distributed.components.train.run.runners.kubernetes.create.preflight import check_cluster
+from kfp_distributed.components.train.run.runners.kubernetes.create.previous_attempt import (
+    await_pods_gone,
+    pods_gone_seconds,
+)
+from kfp_distributed.components.train.run.runners.kubernetes.create.train_job_requests import (
     await_train_job_gone,
     create_runtime,
     create_train_job,
     own_runtime,
 )
-from kfp_distributed.components.train.run.runners.kubernetes.watcher import RequestFailed, Watcher
+from kfp_distributed.components.train.run.runners.kubernetes.follow import Follower
+from kfp_distributed.components.train.run.runners.kubernetes.heartbeat import Heartbeat, heartbeat_interval
+from kfp_distributed.components.train.run.runners.kubernetes.progress_patches import PATCH_SECONDS, ProgressPatches
+from kfp_distributed.components.train.run.runners.kubernetes.watch.watcher import RequestFailed, Watcher
 from kfp_distributed.components.train.run.signals import signals_wait
 from kfp_distributed.storage.model import ModelIncomplete, verify_model
 from kfp_distributed.storage.opener import open_store

@@ -5,7 +5,7 @@ import sys
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from kfp_distributed.components.train.run.runners.kubernetes.shown_lines import ShownLines, Stamp
+from kfp_distributed.components.train.run.runners.kubernetes.logs.shown_lines import ShownLines, Stamp
 from kfp_distributed.components.train.run.runners.lines import LONGEST_LINE, LineCutter
 
 # 2026-01-01T00:00:00.123456789Z, or with the time zone of the node; then a space and the line.

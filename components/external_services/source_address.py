@@ -7,8 +7,8 @@ from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from kfp_distributed.components.http_requests import request_for
-from kfp_distributed.components.source_drivers import DRIVERS, driver_of
+from kfp_distributed.components.external_services.http_requests import request_for
+from kfp_distributed.components.external_services.source_drivers import DRIVERS, driver_of
 from kfp_distributed.library.address_secrets import without_secrets
 from kfp_distributed.storage.credentials import credentials_from_environment
 from kfp_distributed.storage.errors import StorageError

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from kfp_distributed.components.train.run.runners.kubernetes.record_times import seconds_of
+from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.record_times import seconds_of
 
 TRANSIENT_SECONDS = 30.0
 """Seconds after which a transient mount error is reported if the pod has not started."""

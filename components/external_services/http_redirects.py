@@ -6,7 +6,7 @@ from http.client import HTTPConnection, HTTPMessage, HTTPResponse, HTTPSConnecti
 from typing import IO, Any
 from urllib.parse import unquote, urljoin, urlsplit
 
-from kfp_distributed.components.address_scopes import AddressScope, scope_of
+from kfp_distributed.components.external_services.address_scopes import AddressScope, scope_of
 
 MAXIMUM_REDIRECTS = 5
 

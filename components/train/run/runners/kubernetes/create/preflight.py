@@ -8,7 +8,7 @@ from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.components.train.describe.manifests import JobKind
 from kfp_distributed.components.train.describe.manifests.cluster_settings import MpiVersion
 from kfp_distributed.components.train.describe.manifests.train_job import TRAIN_JOB, TRAINING_RUNTIME
-from kfp_distributed.components.train.run.runners.kubernetes.train_job_requests import RUNTIME_IS_MISSING
+from kfp_distributed.components.train.run.runners.kubernetes.create.train_job_requests import RUNTIME_IS_MISSING
 
 
 def needed_permissions(kind: JobKind, *, secret: bool = False, claims: bool = False) -> list[tuple[str, str, str]]:

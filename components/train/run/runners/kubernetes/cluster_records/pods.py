@@ -11,7 +11,7 @@ from kfp_distributed.components.train.describe.manifests.pod import (
     NODE_CONTAINER,
 )
 from kfp_distributed.components.train.run.facts import State
-from kfp_distributed.components.train.run.runners.kubernetes.record_times import parse_time, seconds_of
+from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.record_times import parse_time, seconds_of
 
 _TYPE = "training.kubeflow.org/replica-type"
 _ROLE = "training.kubeflow.org/job-role"

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from kfp_distributed.components.train.run.facts import ReplicaChanged
 from kfp_distributed.components.train.run.failures import POD_DELETED
-from kfp_distributed.components.train.run.runners.kubernetes.pods import PodState
-from kfp_distributed.components.train.run.runners.kubernetes.record_times import happened_before
+from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.pods import PodState
+from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.record_times import happened_before
 
 UNKNOWN = PodState("waiting")
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.cluster_api.reader import Read
 from kfp_distributed.components.train.run.facts import Log
-from kfp_distributed.components.train.run.runners.kubernetes.remote_token import RenewableToken
+from kfp_distributed.components.train.run.runners.kubernetes.connect.remote_token import RenewableToken
 
 _HOST = r"://(\[[\da-fA-F:.]+\]|[\w.-]+)(:\d{1,5})?"
 # Pattern and description of each key, in the order of the fields of RemoteCluster.

@@ -10,10 +10,8 @@ from kfp_distributed.components.train.describe.manifests.train_job import TRAIN_
 from kfp_distributed.components.train.describe.training_job import TrainingJob
 from kfp_distributed.components.train.run.facts import Fact, JobEvent, ReplicaChanged, clock
 from kfp_distributed.components.train.run.failures import FOR_GOOD
-from kfp_distributed.components.train.run.runners.kubernetes import deletions
-from kfp_distributed.components.train.run.runners.kubernetes.jobset_attempt import Attempts, attempt_of
-from kfp_distributed.components.train.run.runners.kubernetes.judge import Judge
-from kfp_distributed.components.train.run.runners.kubernetes.pods import (
+from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.jobset_attempt import Attempts, attempt_of
+from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.pods import (
     INSTALLATION_FAILED,
     PodState,
     deletion_time,
@@ -28,8 +26,14 @@ from kfp_distributed.components.train.run.runners.kubernetes.pods import (
     replica_of,
     restarts_in_place,
 )
-from kfp_distributed.components.train.run.runners.kubernetes.record_times import happened_before
-from kfp_distributed.components.train.run.runners.kubernetes.replica_record import (
+from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.record_times import happened_before
+from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.warning_events import (
+    ReportedWarnings,
+    read_event,
+)
+from kfp_distributed.components.train.run.runners.kubernetes.judge import deletions
+from kfp_distributed.components.train.run.runners.kubernetes.judge.failure_limits import Judge
+from kfp_distributed.components.train.run.runners.kubernetes.judge.replica_record import (
     ENDED,
     NOT_STARTED,
     UNKNOWN,
@@ -37,7 +41,6 @@ from kfp_distributed.components.train.run.runners.kubernetes.replica_record impo
     Record,
     failed_by_sidecar,
 )
-from kfp_distributed.components.train.run.runners.kubernetes.warning_events import ReportedWarnings, read_event
 
 _OPERATOR_SECONDS = 10.0
 """Seconds to wait for an operator to report status before warning that none is running."""

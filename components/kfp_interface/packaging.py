@@ -10,8 +10,8 @@ from typing import Any
 import kfp
 from kfp import dsl
 
-from kfp_distributed.components.input_values import accept_input_values
-from kfp_distributed.components.kfp_internals import NeverCached, StepComponent
+from kfp_distributed.components.kfp_interface.input_values import accept_input_values
+from kfp_distributed.components.kfp_interface.kfp_internals import NeverCached, StepComponent
 from kfp_distributed.library.archive import library_name
 from kfp_distributed.library.content import content_hash, read_library
 from kfp_distributed.trainers.requirements import STOCK_IMAGE

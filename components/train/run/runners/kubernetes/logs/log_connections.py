@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from kfp_distributed.cluster_api.client import LOG_CONNECTIONS, ByteStream, ClusterApi, ClusterError
 from kfp_distributed.components.train.describe.mpirun import LAUNCHER, RankLines
-from kfp_distributed.components.train.run.runners.kubernetes.log_turns import LogTurns, Turn
-from kfp_distributed.components.train.run.runners.kubernetes.pod_log import LogReader, StampedLine
-from kfp_distributed.components.train.run.runners.kubernetes.pods import started_containers
-from kfp_distributed.components.train.run.runners.kubernetes.shown_lines import Stamp
+from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.pods import started_containers
+from kfp_distributed.components.train.run.runners.kubernetes.logs.log_turns import LogTurns, Turn
+from kfp_distributed.components.train.run.runners.kubernetes.logs.pod_log import LogReader, StampedLine
+from kfp_distributed.components.train.run.runners.kubernetes.logs.shown_lines import Stamp
 
 _IDLE_SECONDS = 300.0
 """Seconds without data after which the connection of a followed log counts as broken. A replica may be silent for as

@@ -8,7 +8,7 @@ from kfp_distributed.components.train.describe.manifests import JobKind, job_kin
 from kfp_distributed.components.train.describe.manifests.cluster_settings import MpiVersion, Operator
 from kfp_distributed.components.train.describe.manifests.train_job import TRAIN_JOB, TRAINING_RUNTIME
 from kfp_distributed.components.train.describe.specification import DistributionType, OperatorKey
-from kfp_distributed.components.train.run.runners.kubernetes.preflight import (
+from kfp_distributed.components.train.run.runners.kubernetes.create.preflight import (
     find_mpi_version,
     install_advice,
     missing_permissions,

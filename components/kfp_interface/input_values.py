@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kfp_distributed.components.kfp_internals import as_float_channel, float_parameters
+from kfp_distributed.components.kfp_interface.kfp_internals import as_float_channel, float_parameters
 from kfp_distributed.components.train.describe.distributions import Distribution
 from kfp_distributed.components.train.describe.pipeline_values import is_of_pipeline
 

@@ -12,7 +12,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple, TypeVar
 
-from kfp_distributed.components.request_retries import TRANSIENT_STATUS, Retries, TransientError
+from kfp_distributed.components.external_services.request_retries import TRANSIENT_STATUS, Retries, TransientError
 from kfp_distributed.library.address_secrets import has_user, mask_secrets, without_secrets
 from kfp_distributed.library.packages import install
 from kfp_distributed.library.start import INSTALLS_PACKAGES

@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import cast
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from kfp_distributed.components.http_redirects import RefusedRedirect, opener
-from kfp_distributed.components.request_retries import TRANSIENT_STATUS, Retries, TransientError
+from kfp_distributed.components.external_services.http_redirects import RefusedRedirect, opener
+from kfp_distributed.components.external_services.request_retries import TRANSIENT_STATUS, Retries, TransientError
 
 # Seconds without data after which a request to an HTTP server fails. A slow download may take longer.
 _TIMEOUT = 60

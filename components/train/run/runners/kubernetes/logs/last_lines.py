@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kfp_distributed.components.train.run.runners.kubernetes.object_requests import GONE_SECONDS
+from kfp_distributed.components.train.run.runners.kubernetes.create.object_requests import GONE_SECONDS
 
 LAST_LINES_SECONDS = 5.0
 """Maximum seconds until the last lines and states of an ended job arrive."""

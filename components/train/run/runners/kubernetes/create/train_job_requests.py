@@ -7,7 +7,11 @@ from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.components.train.describe.manifests.job_objects import JobObjects
 from kfp_distributed.components.train.describe.manifests.train_job import owned_by_train_job
 from kfp_distributed.components.train.describe.manifests.train_job_names import train_job_names
-from kfp_distributed.components.train.run.runners.kubernetes.object_requests import create, delete, removal_command
+from kfp_distributed.components.train.run.runners.kubernetes.create.object_requests import (
+    create,
+    delete,
+    removal_command,
+)
 
 RUNTIME_IS_MISSING = "must be created before the TrainJob"
 """Part of the message with which the webhook of Kubeflow Trainer denies a TrainJob without a TrainingRuntime."""

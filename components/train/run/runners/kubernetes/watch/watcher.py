@@ -14,9 +14,9 @@ from kfp_distributed.cluster_api.client import (
     ClusterApi,
     ClusterError,
 )
-from kfp_distributed.components.train.run.runners.kubernetes.log_connections import LogConnections, LogSource
-from kfp_distributed.components.train.run.runners.kubernetes.pod_log import StampedLine
-from kfp_distributed.components.train.run.runners.kubernetes.pods import pod_state, started_containers
+from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.pods import pod_state, started_containers
+from kfp_distributed.components.train.run.runners.kubernetes.logs.log_connections import LogConnections, LogSource
+from kfp_distributed.components.train.run.runners.kubernetes.logs.pod_log import StampedLine
 
 LONGEST_DELAY = 5.0
 """Maximum seconds before a request that failed is sent again."""

@@ -14,7 +14,11 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kfp_distributed.components.train.run.runners.kubernetes.pods import has_own_reason, is_ready, pod_state
+from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.pods import (
+    has_own_reason,
+    is_ready,
+    pod_state,
+)
 
 FIRST_SECONDS = 5.0
 """Seconds that a pod is not ready before its events are listed. Most pods are ready by then."""

@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 
 from kfp_distributed.components.train.run.facts import ReplicaChanged
-from kfp_distributed.components.train.run.runners.kubernetes.judge import is_retryable
-from kfp_distributed.components.train.run.runners.kubernetes.record_times import CLOCK_TOLERANCE
-from kfp_distributed.components.train.run.runners.kubernetes.replica_record import ENDED, Deletion, Record
+from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.record_times import CLOCK_TOLERANCE
+from kfp_distributed.components.train.run.runners.kubernetes.judge.failure_limits import is_retryable
+from kfp_distributed.components.train.run.runners.kubernetes.judge.replica_record import ENDED, Deletion, Record
 from kfp_distributed.trainers.runtime.job_description import PEER_LOST, PREEMPTED
 
 
