@@ -1,4 +1,4 @@
-"""Hides the remarks that TensorFlow logs while it is imported."""
+"""The remarks that TensorFlow logs at each start, and a filter that hides them while it is imported."""
 
 import os
 import subprocess
@@ -14,8 +14,8 @@ STARTUP_REMARK = (
     r"|Unable to register cu\w+ factory"
     r"|computation placer already registered"
 )
-"""Regular expression to search for in a log line. TensorFlow 2.21 logs most of these while its libraries are loaded,
-before TF_CPP_MIN_LOG_LEVEL takes effect."""
+"""Regular expression to search for in a log line. These lines require no action. TensorFlow 2.21 logs most of them
+while its libraries are loaded, before TF_CPP_MIN_LOG_LEVEL takes effect."""
 
 _FILTER = f"""
 import re, sys
