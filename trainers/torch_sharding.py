@@ -33,7 +33,7 @@ from kfp_distributed.trainers.runtime.checkpoints.sharded_uploads import SavePla
 from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import (
     NoUsableCheckpoint,
     Sharding,
-    begun,
+    checkpoint_numbers,
     list_checkpoints,
     newest_sharded,
     parse_manifest,
@@ -104,7 +104,7 @@ class _Job:
                 self.number = _newest_number(open_store(self.uri, retry_seconds=SYNC_RETRY_SECONDS))
         except StorageError as error:
             return SavePlan(reason=str(error))
-        return SavePlan(begun.begin_sharded(self.number), uuid.uuid4().hex, self.uploads.replaceable())
+        return SavePlan(checkpoint_numbers.begin_sharded(self.number), uuid.uuid4().hex, self.uploads.replaceable())
 
 
 def _check_group() -> None:
@@ -165,7 +165,7 @@ def save(state: Mapping[str, object], step: int, wait: bool) -> bool:
     dcp.save(_state_dicts(state), storage_writer=writer, process_group=job.group)
     if error := job.first_error(writer.error):
         shutil.rmtree(writer.folder, ignore_errors=True)
-        begun.unfinished.discard(plan.name)
+        checkpoint_numbers.unfinished.discard(plan.name)
         if job.rank == 0:
             print(f"not stored: the checkpoint of step {step}: {error}", flush=True)
         return False

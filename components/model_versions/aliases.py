@@ -2,9 +2,9 @@
 
 An alias is one small object beside the claims, whose content is the number. So moving it is atomic.
 
-An alias never names a deleted version. Both who sets an alias and who deletes hold a claim on the number. Of two claims
-at a time, at least one sees the other (see claims.py), and withdraws. Without another claim, the one who deletes sees
-every alias, and the one who sets an alias sees the record of every deletion.
+An alias never names a deleted version. Setting an alias takes a claim on the number, and so does deleting. Of two
+claims at a time, at least one sees the other (see claims.py), and withdraws. Without another claim, a deletion sees
+every alias, and who sets an alias sees the record of every deletion.
 """
 
 import random

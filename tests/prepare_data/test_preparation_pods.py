@@ -29,7 +29,7 @@ from kfp_distributed.components.train.describe.manifests import job_manifest
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
 from kfp_distributed.components.train.describe.manifests.pod import ADDRESS_VARIABLE
 from kfp_distributed.components.train.describe.topology import Replica, Resources, Topology
-from kfp_distributed.components.train.run.facts import JobEnded, LogLine, Quiet, ReplicaChanged
+from kfp_distributed.components.train.run.facts import JobEnded, LogLine, ReplicaChanged, Tick
 from kfp_distributed.components.train.run.identity import identify_training
 from kfp_distributed.components.train.run.launch import follow_job
 from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.pods import replica_of
@@ -263,7 +263,7 @@ def test_a_worker_that_never_starts_neither_ends_nor_holds_the_job():
 
     class Runner:
         def facts(self):
-            yield from (changed(1, "scheduler-0", "running"), changed(2, "scheduler-0", "succeeded"), Quiet(3))
+            yield from (changed(1, "scheduler-0", "running"), changed(2, "scheduler-0", "succeeded"), Tick(3))
             raise AssertionError("the job is over")
 
     assert follow_job(Runner(), job, lambda fact: None).ended == JobEnded(3, True)

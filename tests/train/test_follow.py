@@ -12,7 +12,7 @@ from train.programs.jobs import make_job, workers
 from kfp_distributed.components.train.describe.manifests import job_kind
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
 from kfp_distributed.components.train.describe.manifests.job_objects import plan_objects
-from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged
+from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, LogLine, ReplicaChanged, Tick
 from kfp_distributed.components.train.run.runners import newest_checkpoint
 from kfp_distributed.components.train.run.runners.kubernetes.follow import Follower
 from kfp_distributed.components.train.run.runners.kubernetes.logs import last_lines
@@ -68,7 +68,7 @@ def test_a_follower_only_reads_from_the_cluster(api, watcher):
     follower = follow(api, watcher)
     before = len(api.requests)
     for fact in follower.facts():
-        if isinstance(fact, Quiet):
+        if isinstance(fact, Tick):
             api.put(JOB, {**api.objects[JOB], **SUCCEEDED})
     assert fact.succeeded
     assert {request.split()[0] for request in api.requests[before:]} <= {"GET", "LIST", "WATCH"}
@@ -79,7 +79,7 @@ def test_expired_credentials_end_the_job_after_launcher_lost_timeout(api, watche
     facts = []
     for fact in follow(api, watcher, launcher_lost_timeout=1).facts():
         facts.append(fact)
-        if isinstance(fact, Quiet) and not api.refuses:
+        if isinstance(fact, Tick) and not api.refuses:
             api.refuses = answer
             for kind in ("tfjobs", "pods", "events"):
                 api.expire(kind)
@@ -114,7 +114,7 @@ def test_only_the_warnings_of_the_job_and_of_pods_that_are_not_ready_are_request
     put_event(api, {**warning("a-job", "Started"), "type": "Normal"})
     texts = []
     for fact in follower.facts():
-        if isinstance(fact, Quiet) and "WATCH events" in api.requests and not texts:
+        if isinstance(fact, Tick) and "WATCH events" in api.requests and not texts:
             put_event(api, warning("a-job", "FailedCreatePod"))
             texts.append("begun")
         if isinstance(fact, JobEvent):
@@ -152,7 +152,7 @@ def test_a_watch_continues_after_the_page_of_a_proxy(api, watcher, kind, page):
     steps, deadline = [], time.monotonic() + 120
     for fact in follow(api, watcher).facts():
         assert time.monotonic() < deadline, f"the watch of {kind} has ended"
-        if isinstance(fact, Quiet) and f"WATCH {kind}" in api.requests and not steps:
+        if isinstance(fact, Tick) and f"WATCH {kind}" in api.requests and not steps:
             api.put("pods/a-job-worker-0", pod(0, {"phase": "Failed", "reason": "Evicted"}))
             steps.append("pod")
         if isinstance(fact, ReplicaChanged):
@@ -178,7 +178,7 @@ def test_a_job_that_is_deleted_while_its_watch_is_interrupted_has_failed(api, wa
             api.put(JOB, {"metadata": {"name": "a-job"}, "spec": job["spec"]})
 
     for fact in follow(api, watcher).facts():
-        if isinstance(fact, Quiet) and JOB in api.objects and api.requests.count("WATCH tfjobs") == 1:
+        if isinstance(fact, Tick) and JOB in api.objects and api.requests.count("WATCH tfjobs") == 1:
             api.expire("tfjobs", delete)
     assert (fact.succeeded, fact.reason) == (False, "The TFJob was deleted before it ended.")
 
@@ -196,7 +196,7 @@ def test_an_api_server_that_does_not_answer_about_the_job_ends_no_training(api, 
             lines.append(fact.line)
             api.put(JOB, {**job, **SUCCEEDED})
             api.broken = set()
-        elif isinstance(fact, Quiet) and api.requests.count(f"GET {JOB}") > 2 and not lines:
+        elif isinstance(fact, Tick) and api.requests.count(f"GET {JOB}") > 2 and not lines:
             watcher.news.put(Printed("worker-0", [StampedLine("step")]))
     assert (set(lines), fact.succeeded) == ({"step"}, True)
 
@@ -214,8 +214,8 @@ def test_a_failed_job_ends_while_another_replica_prints(api, watcher):
     failure = next(
         index for index, fact in enumerate(facts) if isinstance(fact, ReplicaChanged) and fact.state == "failed"
     )
-    # Timeouts are checked at each Quiet. The wait for the last lines counts for none of them.
-    assert not [fact for fact in facts[failure:] if isinstance(fact, Quiet)]
+    # Timeouts are checked at each Tick. The wait for the last lines counts for none of them.
+    assert not [fact for fact in facts[failure:] if isinstance(fact, Tick)]
     assert facts[-1].reason == "Restart limit reached (restart_limit=0)."
 
 
@@ -309,7 +309,7 @@ def test_failures_are_counted_since_the_newest_checkpoint(api, watcher, tmp_path
     failures = 0
     for fact in follower.facts():
         is_failure = isinstance(fact, ReplicaChanged) and fact.state == "failed"
-        if is_failure or (isinstance(fact, Quiet) and not failures):
+        if is_failure or (isinstance(fact, Tick) and not failures):
             failures += 1
             (tmp_path / f"0000000{min(failures, 2)}.json").write_text("{}")
             with suppress(KeyError):

@@ -15,10 +15,10 @@ from train.programs.jobs import make_job, wait_until, workers
 from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.describe.manifests import job_objects
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
-from kfp_distributed.components.train.run.facts import JobAdopted, JobEvent, Quiet
+from kfp_distributed.components.train.run.facts import JobAdopted, JobEvent, Tick
 from kfp_distributed.components.train.run.runners.kubernetes import heartbeat as beats
 from kfp_distributed.components.train.run.runners.kubernetes.heartbeat import Heartbeat
-from kfp_distributed.components.train.run.runners.kubernetes.judge import failure_limits
+from kfp_distributed.components.train.run.runners.kubernetes.judge import failure_policy
 from kfp_distributed.components.train.run.runners.kubernetes.logs import last_lines
 from kfp_distributed.components.train.run.runners.kubernetes.runner import KubernetesRunner
 from kfp_distributed.components.train.tell.log_format import log
@@ -182,7 +182,7 @@ def test_code_without_an_owner_is_kept_and_named_before_the_job_is_created(api):
 
 def test_the_step_does_not_change_or_delete_config_maps(api):
     runner = start_job(api, launcher_lost_timeout=60)
-    next(fact for fact in runner.facts() if isinstance(fact, Quiet))
+    next(fact for fact in runner.facts() if isinstance(fact, Tick))
     runner.stop()
     assert not [request for request in api.requests if re.match(r"(PATCH|DELETE) configmaps/", request)]
 
@@ -386,7 +386,7 @@ def test_a_list_from_before_the_job_was_recreated_does_not_end_it(api, monkeypat
 
     The deletion may take longer than a failure counts as recent.
     """
-    monkeypatch.setattr(failure_limits, "RECENT_SECONDS", 2.0)
+    monkeypatch.setattr(failure_policy, "RECENT_SECONDS", 2.0)
     runner = start_job(api)
     api.lingers = lingers
     lists = []

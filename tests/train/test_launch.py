@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from step_lines import brief, into
 from train.programs.jobs import make_job, workers
 
-from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged, ReplicaSample
+from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, LogLine, ReplicaChanged, ReplicaSample, Tick
 from kfp_distributed.components.train.run.failures import FOR_GOOD
 from kfp_distributed.components.train.run.launch import TrainingFailed, follow_job, launch
 from kfp_distributed.components.train.run.request import Request, job_name, plan_job
@@ -320,10 +320,10 @@ def test_samples_are_recorded_but_not_logged():
         LogLine(job_time, "worker-0", "begun"),
         *(LogLine(job_time + second, "worker-0", "sample memory=512MiB rows/s=12") for second in (2, 12, 22, 32)),
         LogLine(job_time + 59, "worker-0", "10%|###      sample memory=513MiB"),
-        Quiet(job_time + 61),
+        Tick(job_time + 61),
         LogLine(job_time + 110, "worker-0", "sample memory=514MiB"),
-        Quiet(job_time + 169),
-        Quiet(job_time + 170),
+        Tick(job_time + 169),
+        Tick(job_time + 170),
     )
     log = []
     status = follow_job(runner, job, into(log))
@@ -343,14 +343,14 @@ def test_a_training_that_stalls_is_warned_of_once_and_ends_by_itself():
     def samples(begin, end, rows):
         for second in range(begin, end, 10):
             yield LogLine(second, "worker-0", f"sample memory=512MiB rows={rows or second}")
-            yield Quiet(second)
+            yield Tick(second)
 
     runner = FakeRunner(
         ReplicaChanged(1, "worker-0", "running"),
         *samples(10, 101, 0),
         *samples(110, 4001, 100),
         *samples(4010, 4021, 0),
-        *(Quiet(second) for second in range(4030, 4421, 10)),
+        *(Tick(second) for second in range(4030, 4421, 10)),
         *samples(4420, 6400, 4420),
         JobEnded(6400, True),
     )
@@ -383,7 +383,7 @@ def test_a_permanent_failure_of_a_rank_ends_the_job_although_the_launcher_restar
         LogLine(2, "launcher-0", "  Process name: [[51234,1],1]"),
         ReplicaChanged(3, "launcher-0", "failed", 1),
         ReplicaChanged(4, "launcher-0", "running", restart=1),
-        Quiet(4),
+        Tick(4),
         later,
     )
     log = []

@@ -9,7 +9,7 @@ import pytest
 from train.programs.jobs import MARKER, make_job, marked, python, workers
 from train.test_local_runner import LISTEN, changes, lines, run, shell, verdict
 
-from kfp_distributed.components.train.run.facts import LogLine, Quiet
+from kfp_distributed.components.train.run.facts import LogLine, Tick
 from kfp_distributed.components.train.run.runners.local.ports import free_ports
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 
@@ -52,7 +52,7 @@ def test_no_line_of_a_large_output_is_lost_or_buffered():
             if isinstance(fact, LogLine):
                 assert int(fact.line) == next_number
                 next_number += 1
-            elif isinstance(fact, Quiet):
+            elif isinstance(fact, Tick):
                 quiet += next_number < count
     finally:
         runner.stop()

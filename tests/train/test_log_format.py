@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, LogLine, Quiet, ReplicaChanged, ReplicaSample
+from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, LogLine, ReplicaChanged, ReplicaSample, Tick
 from kfp_distributed.components.train.run.log_entry import LogEntry
 from kfp_distributed.components.train.run.printed_lines import read_line
 from kfp_distributed.components.train.tell.log_format import log, parse_line
@@ -91,7 +91,7 @@ def test_a_line_and_its_end_are_one_write(monkeypatch):
         (JobEnded(TIME, True), "INFO job the job succeeded"),
         (JobEnded(TIME, False, "It is late."), "ERROR job the job failed: It is late."),
         (ReplicaChanged(TIME, "worker-0", "starting"), None),
-        (Quiet(TIME), None),
+        (Tick(TIME), None),
         (ReplicaSample(TIME, "worker-0", 512), None),
     ],
 )

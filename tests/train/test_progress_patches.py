@@ -11,7 +11,7 @@ from train.test_kubernetes_runner import JOB, SUCCEEDED, checked_runner
 
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
 from kfp_distributed.components.train.describe.manifests.job_objects import plan_objects
-from kfp_distributed.components.train.run.facts import JobEnded, LogLine, Quiet, ReplicaChanged
+from kfp_distributed.components.train.run.facts import JobEnded, LogLine, ReplicaChanged, Tick
 from kfp_distributed.components.train.run.runners.kubernetes import runner as runners
 from kfp_distributed.components.train.run.runners.kubernetes.logs import last_lines
 from kfp_distributed.components.train.run.runners.kubernetes.progress_patches import ProgressPatches
@@ -77,25 +77,25 @@ def uid(api):
 EPOCHS = [
     ReplicaChanged(1, "worker-0", "running"),
     LogLine(10, "worker-0", "epoch 1/3 loss=0.5000"),
-    Quiet(11),
+    Tick(11),
     LogLine(40, "worker-0", "epoch 2/3 loss=0.2500"),
-    Quiet(41),
+    Tick(41),
 ]
 
 
 def test_a_patch_changes_only_these_annotations_and_only_if_there_is_news(api, patches):
     before = api.objects[JOB]
-    observe(patches, Quiet(0))
+    observe(patches, Tick(0))
     patches.patch(uid(api))
     assert PATCH not in api.requests
     for facts, annotations in ((EPOCHS[:3], FIRST), (EPOCHS[3:], SECOND)):
         observe(patches, *facts)
         patches.patch(uid(api))
         assert shown(api) == annotations
-    observe(patches, LogLine(42, "worker-0", "another line"), ReplicaChanged(42, "worker-1", "running"), Quiet(43))
+    observe(patches, LogLine(42, "worker-0", "another line"), ReplicaChanged(42, "worker-1", "running"), Tick(43))
     patches.patch(uid(api))
     assert api.requests.count(PATCH) == 2
-    observe(patches, LogLine(70, "worker-0", "epoch 3/3sample memory=5MiB"), Quiet(71), JobEnded(72, True))
+    observe(patches, LogLine(70, "worker-0", "epoch 3/3sample memory=5MiB"), Tick(71), JobEnded(72, True))
     patches.finish(uid(api))
     assert shown(api) == LAST
     after = json.loads(json.dumps(api.objects[JOB]))
@@ -155,7 +155,7 @@ def run_pod(api):
 def follow(runner, until):
     """Read facts in this thread until a condition is true."""
     facts = runner.facts()
-    assert any(isinstance(fact, Quiet) and until() for fact in facts)
+    assert any(isinstance(fact, Tick) and until() for fact in facts)
     return facts
 
 

@@ -14,10 +14,10 @@ from kfp_distributed.components.train.run.facts import (
     JobEnded,
     JobEvent,
     LogLine,
-    Quiet,
     ReplicaChanged,
     ReplicaSample,
     Span,
+    Tick,
     clock,
     moment,
 )
@@ -90,7 +90,7 @@ def test_a_job_that_ended_long_ago_has_the_times_of_its_records(api):
         facts.append(fact)
         if isinstance(fact, ReplicaChanged) and fact.state == "running":
             api.put("pods/a-job-worker-1", pod(1, failed))
-        if isinstance(fact, Quiet) and any(isinstance(fact, JobEvent) for fact in facts):
+        if isinstance(fact, Tick) and any(isinstance(fact, JobEvent) for fact in facts):
             api.put(JOB, {**api.objects[JOB], "status": {"conditions": [failure]}})
     with_watcher.close()
     assert {

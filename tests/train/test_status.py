@@ -11,10 +11,10 @@ from kfp_distributed.components.train.run.facts import (
     JobEnded,
     JobEvent,
     LogLine,
-    Quiet,
     ReplicaChanged,
     ReplicaSample,
     Span,
+    Tick,
 )
 from kfp_distributed.components.train.run.failures import FOR_GOOD, how_it_ended, root_failure
 from kfp_distributed.components.train.run.replica_status import LAST_LINES, ReplicaStatus
@@ -67,7 +67,7 @@ def test_a_job_with_a_restart_from_start_to_end():
         changed(6, "worker-0", "running", restart=1),
         changed(6, "worker-1", "starting", restart=1),
         changed(6, "worker-1", "running", restart=1),
-        Quiet(BEGIN + 6),
+        Tick(BEGIN + 6),
         line(7, "worker-1", "epoch 2"),
         ReplicaSample(BEGIN + 7, "worker-1", memory_mib=512),
         changed(8, "worker-0", "succeeded", exit_code=0, restart=1),
@@ -177,7 +177,7 @@ def test_tail_and_timeline_keep_the_newest():
     ("fact", "text"),
     [
         (line(1, "worker-0"), ""),
-        (Quiet(BEGIN), ""),
+        (Tick(BEGIN), ""),
         (changed(1, "worker-0", "starting"), ""),
         (changed(1, "worker-0", "waiting"), ""),
         (changed(1, "worker-0", "pulling"), "worker-0: pulling"),

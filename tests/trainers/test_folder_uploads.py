@@ -58,10 +58,10 @@ def test_a_folder_is_sent_once_it_has_not_changed_for_some_time(folder, monkeypa
     keep(folder, lambda *_: sent.append(content(folder)))
     for text in ("1", "12", "123"):
         (folder / "a").write_text(text)
-        flush(at_rest=True)
+        flush(uncommitted=True)
     assert sent == [], "it has changed just now"
-    flush(at_rest=True)
-    flush(at_rest=True)
+    flush(uncommitted=True)
+    flush(uncommitted=True)
     assert sent == [{"before": "x", "a": "123"}]
 
 
@@ -70,11 +70,11 @@ def test_two_checks_in_a_row_do_not_make_a_folder_stable(folder, monkeypatch):
     monkeypatch.setattr(folder_uploads.time, "monotonic", lambda: now)
     keep(folder, lambda *_: sent.append(content(folder)))
     (folder / "a").write_text("half")
-    flush(at_rest=True)
-    flush(at_rest=True)
+    flush(uncommitted=True)
+    flush(uncommitted=True)
     assert sent == []
     now += folder_uploads.LOOK_SECONDS
-    flush(at_rest=True)
+    flush(uncommitted=True)
     assert sent == [{"before": "x", "a": "half"}]
 
 
@@ -83,7 +83,7 @@ def test_a_folder_that_always_changes_is_logged_once(folder, capsys):
     keep(folder, lambda *_: sent.append(content(folder)))
     for number in range(40):
         (folder / "a").write_text("1" * number)
-        flush(at_rest=True)
+        flush(uncommitted=True)
     assert sent == []
     message = f"{folder.name} is not stored: it changes at least every 2 s\n"
     assert capsys.readouterr().out == message
@@ -91,21 +91,21 @@ def test_a_folder_that_always_changes_is_logged_once(folder, capsys):
 
 def test_a_growing_folder_is_sent_while_it_grows(folder):
     sent = []
-    keep(folder, lambda *_: sent.append(content(folder)), grows=True)
+    keep(folder, lambda *_: sent.append(content(folder)), append_only=True)
     for text in ("1", "12"):
         (folder / "a").write_text(text)
-        flush(at_rest=True)
-    flush(at_rest=True)
+        flush(uncommitted=True)
+    flush(uncommitted=True)
     assert sent == [{"before": "x", "a": "1"}, {"before": "x", "a": "12"}]
 
 
 def test_only_the_changed_files_of_a_growing_folder_are_sent(folder):
     sent = []
-    keep(folder, lambda _, changed: sent.append({file.name for file in changed}), grows=True)
+    keep(folder, lambda _, changed: sent.append({file.name for file in changed}), append_only=True)
     (folder / "large").write_text("x" * 1000)
     for number in range(10):
         (folder / "small").write_text("x" * (number + 1))
-        flush(at_rest=True)
+        flush(uncommitted=True)
     assert sent == [{"large", "small"}, *[{"small"}] * 9]
 
 
@@ -158,7 +158,7 @@ def rename(folder, name, text):
 
 def look(times=3):
     for _ in range(times):
-        flush(at_rest=True)
+        flush(uncommitted=True)
 
 
 def test_a_checkpoint_that_nobody_commits_is_a_guess(folder, checkpoints):
@@ -201,10 +201,10 @@ def test_a_renamed_file_is_sent_at_once_and_is_no_guess(folder, checkpoints, tmp
     for number, unfinished in enumerate([folder / "a.tmp", tmp_path / "outside"]):
         unfinished.write_text(str(number))
         unfinished.rename(folder / "a")
-        flush(at_rest=True)
+        flush(uncommitted=True)
         assert checkpoints[number:] == [({"a": str(number)}, False)]
     (folder / "a").write_text("written in place")
-    flush(at_rest=True)
+    flush(uncommitted=True)
     assert len(checkpoints) == 2
     look()
     assert checkpoints[2:] == [({"a": "written in place"}, True)]
@@ -221,12 +221,12 @@ def test_files_that_are_renamed_one_by_one_are_a_guess(folder, checkpoints, suff
     both = {f"weights{first}": "1", f"optimizer{first}": "1"}
     assert checkpoints == [({f"weights{first}": "1"}, False), (both, True)]
     rename(folder, f"weights{second}", "2")
-    flush(at_rest=True)
+    flush(uncommitted=True)
     assert len(checkpoints) == 2, "half of the next checkpoint is not sent at once"
     look()
     assert checkpoints[2:] == [(both | {f"weights{second}": "2"}, True)]
     rename(folder, f"optimizer{second}", "2")
-    flush(at_rest=True)
+    flush(uncommitted=True)
     look()
     assert checkpoints[3:] == [(both | {f"weights{second}": "2", f"optimizer{second}": "2"}, True)]
 
@@ -235,7 +235,7 @@ def test_two_files_that_are_renamed_between_two_looks_are_a_guess(folder, checkp
     (folder / "before").unlink()
     for name in ("weights", "optimizer"):
         rename(folder, name, "1")
-    flush(at_rest=True)
+    flush(uncommitted=True)
     assert checkpoints == []
     look()
     assert checkpoints == [({"weights": "1", "optimizer": "1"}, True)]
@@ -251,10 +251,10 @@ def test_a_renamed_folder_is_no_guess_once_it_is_alone(folder, checkpoints, tmp_
             (fresh / name).write_text(epoch)
         fresh.rename(folder / epoch)
         if epoch == "2":
-            flush(at_rest=True)
+            flush(uncommitted=True)
             assert len(checkpoints) == 1, "two folders are no state with a mark"
             shutil.rmtree(folder / "1")
-        flush(at_rest=True)
+        flush(uncommitted=True)
     assert checkpoints == [({f"{epoch}/weights": epoch, f"{epoch}/optimizer": epoch}, False) for epoch in ("1", "2")]
 
 

@@ -303,8 +303,8 @@ def test_a_program_that_rewrites_in_place_never_gets_a_mixed_checkpoint(folder, 
     assert capsys.readouterr().out.count("rewrites files in folder in place") == 1
 
 
-@pytest.mark.parametrize("at_rest", [False, True])
-def test_a_rewrite_during_the_upload_is_logged_and_sent_next(folder, monkeypatch, capsys, at_rest):
+@pytest.mark.parametrize("uncommitted", [False, True])
+def test_a_rewrite_during_the_upload_is_logged_and_sent_next(folder, monkeypatch, capsys, uncommitted):
     monkeypatch.setattr(folder_uploads, "LOOK_SECONDS", 0)
     sent = []
 
@@ -317,7 +317,7 @@ def test_a_rewrite_during_the_upload_is_logged_and_sent_next(folder, monkeypatch
     keep(folder, send)
     (folder / "a").write_text("1")
     for _ in range(5):
-        flush(at_rest=at_rest)
+        flush(uncommitted=uncommitted)
     assert sent == ["changed"] * 2
     assert capsys.readouterr().out.splitlines() == [
         "not stored: a was rewritten in place before it was stored",
@@ -365,7 +365,7 @@ def test_a_process_that_leads_no_more_stores_nothing_of_what_waits(folder):
     commit()
     drop()
     send.go.set()
-    assert flush(at_rest=True)
+    assert flush(uncommitted=True)
     assert flush()
     assert send.sent == []
     await_snapshots(folder, 0)

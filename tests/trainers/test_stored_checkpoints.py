@@ -10,7 +10,7 @@ from kfp_distributed.storage.folder import FolderStore
 from kfp_distributed.storage.uri import parse_endpoint
 from kfp_distributed.trainers.runtime.checkpoints import stored_checkpoints
 from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import (
-    BegunCheckpoints,
+    CheckpointNumbers,
     NoUsableCheckpoint,
     complete_checkpoints,
     reject_checkpoint,
@@ -137,8 +137,8 @@ def test_an_incomplete_upload_is_ignored_and_deleted_by_the_next_one(store, save
 
 
 def test_a_sharded_checkpoint_that_is_being_stored_keeps_its_number_and_its_files(store, save, monkeypatch):
-    begun = BegunCheckpoints()
-    monkeypatch.setattr(stored_checkpoints, "begun", begun)
+    begun = CheckpointNumbers()
+    monkeypatch.setattr(stored_checkpoints, "checkpoint_numbers", begun)
     save("one")
     sharded = begun.begin_sharded(1)
     store.write(f"{sharded}/unique/rank-0", b"1")

@@ -156,7 +156,7 @@ class JobAdopted:
 
 
 @dataclass(frozen=True)
-class Quiet:
+class Tick:
     """All facts up to this time have been yielded, except for deleted pods, whose end takes some seconds to classify.
 
     Yielded after each burst of facts, and at least once a second.
@@ -182,7 +182,7 @@ class JobEnded:
     happened: float | None = None
 
 
-Fact = ReplicaChanged | ReplicaSample | LogLine | JobEvent | JobAdopted | Quiet | JobEnded
+Fact = ReplicaChanged | ReplicaSample | LogLine | JobEvent | JobAdopted | Tick | JobEnded
 
 
 def moment(fact: Fact) -> float:

@@ -16,9 +16,9 @@ from kfp_distributed.components.train.run.facts import (
     JobEnded,
     JobEvent,
     LogLine,
-    Quiet,
     ReplicaChanged,
     ReplicaSample,
+    Tick,
     clock,
     moment,
 )
@@ -89,7 +89,7 @@ class Outcome:
 def launch(
     request: Request,
     runner: Runner,
-    tell: Callable[[Fact], object],
+    on_fact: Callable[[Fact], object],
     on_start: Callable[[TrainingJob], object] = lambda job: None,
 ) -> Outcome:
     """Run a training. Call it in the main thread, because it handles signals.
@@ -99,7 +99,7 @@ def launch(
     Args:
         request: Arguments of the step.
         runner: Where the replicas run.
-        tell: Receives each fact for the step's log.
+        on_fact: Receives each fact for the step's log.
         on_start: Receives the job when it has started. Default: does nothing.
 
     Returns:
@@ -116,22 +116,22 @@ def launch(
     description = job.description
     resumes_other = check_resume(request.resume_from, description)
     for warning in job.warnings:
-        tell(JobEvent(clock(), warning, "WARNING"))
+        on_fact(JobEvent(clock(), warning, "WARNING"))
     # From here on: a previous attempt of this step may have left the job, which a cancel must delete as well.
     with ended_by_signals(runner.stop):
         if model_of_request(open_store(description.model_uri), description.request):
-            status = _follow_previous(runner, job, tell, on_start)
+            status = _follow_previous(runner, job, on_fact, on_start)
         else:
             runner.check(job)
             # Replicas start by looking for a checkpoint, so wrong credentials of the store fail here.
             _require_bucket(request, description)
             if resumes_other:
                 copied = copy_training(request.resume_from, description)
-                tell(JobEvent(clock(), copied.describe(request.resume_from)))
+                on_fact(JobEvent(clock(), copied.describe(request.resume_from)))
             runner.start(job)
             on_start(job)
-            status = follow_job(runner, job, tell)
-    status, model = _judge(status, description, tell)
+            status = follow_job(runner, job, on_fact)
+    status, model = _judge(status, description, on_fact)
     return Outcome(status, model, read_metrics(description.metrics_uri))
 
 
@@ -150,18 +150,18 @@ def _saved_if_readable(description: JobDescription) -> ModelManifest | None:
 
 
 def _follow_previous(
-    runner: Runner, job: TrainingJob, tell: Callable[[Fact], object], on_start: Callable[[TrainingJob], object]
+    runner: Runner, job: TrainingJob, on_fact: Callable[[Fact], object], on_start: Callable[[TrainingJob], object]
 ) -> JobStatus:
     """Follow what an earlier attempt of this step has left of a job that has saved its model."""
     status = begin(job, clock())
     event = JobEvent(clock(), "an earlier attempt of this step has trained the model; nothing is trained again")
-    tell(event)
+    on_fact(event)
     try:
         if runner.adopt(job):
             on_start(job)
-            return follow_job(runner, job, tell)
+            return follow_job(runner, job, on_fact)
     except (ClusterError, ValueError) as error:
-        tell(JobEvent(clock(), f"the job of the earlier attempt cannot be found: {error}", "WARNING"))
+        on_fact(JobEvent(clock(), f"the job of the earlier attempt cannot be found: {error}", "WARNING"))
     on_start(job)
     stopped = [ReplicaChanged(clock(), name, "stopped", reason="an earlier attempt") for name in status.replicas]
     facts: list[Fact] = [event, *stopped, JobEnded(clock(), True)]
@@ -169,7 +169,7 @@ def _follow_previous(
 
 
 def _judge(
-    status: JobStatus, description: JobDescription, tell: Callable[[Fact], object]
+    status: JobStatus, description: JobDescription, on_fact: Callable[[Fact], object]
 ) -> tuple[JobStatus, ModelManifest]:
     """Return the final status and the model of a job that has ended.
 
@@ -184,7 +184,7 @@ def _judge(
         if not saved:
             raise training_failure(failure_cause(status), status, description)
         event = JobEvent(clock(), f"the model is complete, so the training has succeeded: {description.model_uri}")
-        tell(event)
+        on_fact(event)
         happened = moment(status.ended) if status.ended else None
         facts: list[Fact] = [event, JobEnded(clock(), True, happened=happened)]
         return reduce(advance, facts, status), saved
@@ -212,7 +212,7 @@ def training_failure(cause: str, status: JobStatus, description: JobDescription)
     return TrainingFailed(cause, status, metrics or {})
 
 
-def follow_job(runner: Runner, job: TrainingJob, tell: Callable[[Fact], object]) -> JobStatus:
+def follow_job(runner: Runner, job: TrainingJob, on_fact: Callable[[Fact], object]) -> JobStatus:
     """Follow a job until it ends, exceeds a timeout, or nobody reads the output of this process any more.
 
     It neither starts nor stops the job.
@@ -220,7 +220,7 @@ def follow_job(runner: Runner, job: TrainingJob, tell: Callable[[Fact], object])
     Args:
         runner: A runner that has started or adopted the job.
         job: The job.
-        tell: Receives each fact for the step's log.
+        on_fact: Receives each fact for the step's log.
 
     Returns:
         The final status. `ended` says whether the job succeeded; whether there is a model is not checked.
@@ -231,20 +231,20 @@ def follow_job(runner: Runner, job: TrainingJob, tell: Callable[[Fact], object])
     stalls = Stalls()
     for fact in chain(_first_events(job), _facts(runner)):
         if isinstance(fact, LogLine):
-            tell(fact)
+            on_fact(fact)
             # There may be millions of lines. The status keeps only the last ones, so it is updated less often.
             if not fact.is_remark:
                 lines[fact.replica].append(fact)
             continue
         if isinstance(fact, ReplicaSample):
             samples.append(fact)
-            tell(fact)
+            on_fact(fact)
             continue
         status = add_output(status, chain(samples, *lines.values()))
         samples.clear()
         lines.clear()
         end_reason, events = "", list[Fact]()
-        if isinstance(fact, Quiet):
+        if isinstance(fact, Tick):
             stalls, warnings = check_stalls(status, stalls, fact.time)
             events += warnings
             spec = job.specification
@@ -262,7 +262,7 @@ def follow_job(runner: Runner, job: TrainingJob, tell: Callable[[Fact], object])
             events.append(JobEnded(fact.time, False, end_reason) if end_reason else fact)
         status = reduce(advance, events, status)
         for event in events:
-            tell(event)
+            on_fact(event)
         if end_reason:
             break
     return status

@@ -43,7 +43,7 @@ kept_folders: list["_Folder"] = []
 def keep(
     folder: Path,
     send: Callable[[Snapshot, Set[Path]], object],
-    grows: bool = False,
+    append_only: bool = False,
     is_complete: Callable[[Set[Path], Set[Path]], bool] | None = None,
 ) -> None:
     """Register a folder, which is sent each time it has changed. Its current content counts as sent.
@@ -55,13 +55,13 @@ def keep(
             deleted, and all when the process ends.
         send: Sends a snapshot. Its second argument are the files of `folder` that are new or have changed since the
             last snapshot that was sent.
-        grows: Whether its files only grow, such as logs. They are sent at any time, even if they never stop changing,
-            and without a snapshot. Default: false.
+        append_only: Whether its files only grow, such as logs. They are sent at any time, even if they never stop
+            changing, and without a snapshot. Default: false.
         is_complete: Returns whether a mark says that the files of the folder are complete. Its arguments are all files,
             and those that changed since the folder was sent. Given for a folder of checkpoints: it is never sent empty,
             and once the program has called `flush`, only what it has committed so. Default: none.
     """
-    kept_folders.append(_Folder(folder, send, grows, is_complete))
+    kept_folders.append(_Folder(folder, send, append_only, is_complete))
 
 
 def delete_snapshots() -> None:
@@ -86,12 +86,12 @@ class _Folder:
         self,
         folder: Path,
         send: Callable[[Snapshot, Set[Path]], object],
-        grows: bool,
+        append_only: bool,
         is_complete: Callable[[Set[Path], Set[Path]], bool] | None,
     ) -> None:
         self.name, self.has_checkpoints = folder.name, is_complete is not None
         self.waiting: Snapshot | None = None
-        self._folder, self._send, self._grows, self._is_complete = folder, send, grows, is_complete
+        self._folder, self._send, self._append_only, self._is_complete = folder, send, append_only, is_complete
         self._seen = self._sent = self._captured = read_state(folder)
         self._committed: FolderState | None = None
         self._busy, self._uncommitted, self._since = 0, 0, time.monotonic()
@@ -105,11 +105,11 @@ class _Folder:
         if os.getpid() == self._process:
             shutil.rmtree(self._snapshots, ignore_errors=True)
 
-    def look(self, at_rest: bool, waits: bool) -> None:
+    def poll(self, uncommitted: bool, waits: bool) -> None:
         """Take a snapshot of the folder if it has changed and is complete. See `flush` and `commit`.
 
         Args:
-            at_rest: See `flush`.
+            uncommitted: See `flush`.
             waits: Whether the caller waits until the snapshot is uploaded.
 
         Raises:
@@ -118,29 +118,31 @@ class _Folder:
         state, before = read_state(self._folder), self._seen
         if state != before:
             self._seen, self._since = state, time.monotonic()
-        if not at_rest:
+        if not uncommitted:
             self._committed = state
         changed = self._changed(state)
         # A program that commits says itself when its checkpoint is complete.
-        asks_for_marks = at_rest and self._is_complete and self._committed is None
+        asks_for_marks = uncommitted and self._is_complete and self._committed is None
         is_marked = bool(asks_for_marks and changed and self._is_complete(state.keys(), changed))  # type: ignore[misc]
         # Two looks may be close together: the last one is when the program ends.
         is_stable = state == before and time.monotonic() - self._since >= LOOK_SECONDS
-        self._log_busy(at_rest and state != before and not is_marked)
-        self._log_uncommitted(at_rest and self._committed is not None and state not in (self._committed, self._sent))
-        if state == self._captured or not (is_marked or self._may_send(state, at_rest, is_stable, changed)):
+        self._log_busy(uncommitted and state != before and not is_marked)
+        self._log_uncommitted(
+            uncommitted and self._committed is not None and state not in (self._committed, self._sent)
+        )
+        if state == self._captured or not (is_marked or self._may_send(state, uncommitted, is_stable, changed)):
             return
-        is_guessed = bool(self._is_complete) and at_rest and not is_marked and state != self._committed
-        self._take(state, is_guessed, is_still=waits and not at_rest)
-        if waits and not at_rest and self._is_complete and self._uploading:
+        is_guessed = bool(self._is_complete) and uncommitted and not is_marked and state != self._committed
+        self._take(state, is_guessed, is_still=waits and not uncommitted)
+        if waits and not uncommitted and self._is_complete and self._uploading:
             self._uploading.is_superseded = True
 
     def _changed(self, state: FolderState) -> frozenset[Path]:
         return frozenset(file for file, _ in state.items() - self._sent.items())
 
-    def _may_send(self, state: FolderState, at_rest: bool, is_stable: bool, changed: frozenset[Path]) -> bool:
+    def _may_send(self, state: FolderState, uncommitted: bool, is_stable: bool, changed: frozenset[Path]) -> bool:
         if not self._is_complete:
-            return not at_rest or is_stable or self._grows
+            return not uncommitted or is_stable or self._append_only
         if not state:  # The stored checkpoint is worth more than none.
             return False
         if self._committed is not None:
@@ -156,7 +158,7 @@ class _Folder:
             guessed: See `Snapshot`.
             is_still: Whether the program changes nothing until the snapshot is uploaded, so that a copy has no use.
         """
-        if self._grows:
+        if self._append_only:
             self.waiting, self._captured = Snapshot(self._folder, state, guessed), state
             return
         for snapshot in (self.waiting, self._uploading):
@@ -178,7 +180,7 @@ class _Folder:
 
     def _delete(self, snapshot: Snapshot, at_once: bool = False) -> None:
         """Delete a snapshot, in another thread unless `at_once`: large files take the file system a while."""
-        if self._grows:
+        if self._append_only:
             return
         # Of another name, so that the folders with numbers are those that are or will be uploaded.
         deleted = snapshot.folder.with_name(f"deleted-{snapshot.folder.name}")
@@ -247,7 +249,7 @@ class _Folder:
         self._delete(snapshot)
 
     def _log_busy(self, is_busy: bool) -> None:
-        self._busy = self._busy + 1 if is_busy and not self._grows and self._committed is None else 0
+        self._busy = self._busy + 1 if is_busy and not self._append_only and self._committed is None else 0
         if self._busy == _BUSY_LOOKS:
             print(f"{self.name} is not stored: it changes at least every {LOOK_SECONDS:g} s", flush=True)
 
@@ -271,7 +273,7 @@ class _Uploads:
         self._thread: threading.Thread | None = None
         self._logged: dict[_Folder, str] = {}
 
-    def capture(self, at_rest: bool, waits: bool) -> int:
+    def capture(self, uncommitted: bool, waits: bool) -> int:
         """Take snapshots of the folders that are to be sent; return the number of uploads that have begun before."""
         with self._state:
             has_failed = False
@@ -279,7 +281,7 @@ class _Uploads:
                 if folder.has_checkpoints and has_failed:
                     continue
                 try:
-                    folder.look(at_rest, waits)
+                    folder.poll(uncommitted, waits)
                 except OSError as error:
                     self._log(folder, error)
                     has_failed = True
@@ -357,26 +359,26 @@ def commit() -> None:
     This returns once there is a snapshot of them on the local disk, whether or not the object store answers. If they
     cannot be stored, the log has the reason, and they are sent again, unless there is a newer snapshot by then.
     """
-    _uploads.capture(at_rest=False, waits=False)
+    _uploads.capture(uncommitted=False, waits=False)
     _uploads.send_in_background()
 
 
-def flush(at_rest: bool = False) -> bool:
+def flush(uncommitted: bool = False) -> bool:
     """Store the current checkpoint and metrics in object storage, and return when they are there.
 
     If they cannot be stored, the log has the reason, and the next call tries again. An older checkpoint that is being
     uploaded is given up.
 
     Args:
-        at_rest: Whether the program has not called this function itself. A checkpoint may be incomplete then, so it is
-            sent if the program has committed it before, if a mark says that it is complete, or if it
-            has not changed for `LOOK_SECONDS` and is not being written. Default: false.
+        uncommitted: Whether the program has not called this function itself. A checkpoint may be incomplete then, so it
+            is sent if the program has committed it before, if a mark says that it is complete, or if it has not changed
+            for `LOOK_SECONDS` and is not being written. Default: false.
 
     Returns:
         Whether the object store has answered all requests. A refusal and a full disk do not pass by themselves, so
         they are not worth waiting for.
     """
-    return _uploads.send(_uploads.capture(at_rest, waits=True))
+    return _uploads.send(_uploads.capture(uncommitted, waits=True))
 
 
 def drop() -> None:
@@ -389,7 +391,7 @@ def flush_at_rest() -> None:
     while True:
         time.sleep(LOOK_SECONDS)
         try:
-            _uploads.capture(at_rest=True, waits=False)
+            _uploads.capture(uncommitted=True, waits=False)
             _uploads.send_in_background()
         except Exception as error:  # noqa: BLE001 - without this thread, no checkpoint would be stored any more
             print(f"not stored: {error!r}", flush=True)

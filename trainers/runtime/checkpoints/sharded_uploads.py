@@ -22,7 +22,11 @@ from kfp_distributed.storage.files import FileEntry
 from kfp_distributed.storage.store import Store
 from kfp_distributed.trainers.runtime.checkpoints.folder_uploads import RETRY_SECONDS
 from kfp_distributed.trainers.runtime.checkpoints.sharded_files import SavedRange, write_sums
-from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import Sharding, begun, publish_sharded
+from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import (
+    Sharding,
+    checkpoint_numbers,
+    publish_sharded,
+)
 from kfp_distributed.trainers.runtime.monitoring.sampling import count_bytes
 
 _LOOK_SECONDS = 0.5
@@ -142,7 +146,7 @@ class ShardUploads:
             dropped = [save for save in self._pending if save.sharding.folder == folder]
         for save in dropped:  # Before `finish` returns, after which the process may end.
             save.is_dropped = True
-            begun.unfinished.discard(save.name)
+            checkpoint_numbers.unfinished.discard(save.name)
             shutil.rmtree(save.files, ignore_errors=True)
         with self._changed:
             self._pending = [save for save in self._pending if save.sharding.folder != folder]

@@ -60,7 +60,7 @@ class Sharding(NamedTuple):
     folder: str
 
 
-class BegunCheckpoints:
+class CheckpointNumbers:
     """Numbers of the checkpoints that this process begins, so that those of the two kinds differ.
 
     Attributes:
@@ -95,7 +95,7 @@ class BegunCheckpoints:
             return name
 
 
-begun = BegunCheckpoints()
+checkpoint_numbers = CheckpointNumbers()
 """Those of this process."""
 
 
@@ -116,7 +116,7 @@ def complete_checkpoints(store: Store) -> list[str]:
 
 
 def parse_manifest(text: bytes) -> tuple[list[FileEntry], bool]:
-    """Return the files of a checkpoint, and whether that it is complete is a guess.
+    """Return the files of a checkpoint, and whether its completeness was guessed.
 
     Raises:
         KeyError, TypeError, ValueError: The text is not a manifest.
@@ -165,19 +165,19 @@ def save_checkpoint(
     latest = complete[0] if complete else ""
     previous, was_guessed = _usable_manifest(store, latest) if latest and latest not in stored.rejected else ([], False)
     transfer = partial(_store_file, store, latest, previous)
-    name = begun.begin(int(latest or 0))
+    name = checkpoint_numbers.begin(int(latest or 0))
     try:
         files = store.upload_folder(folder, name, on_bytes=on_bytes, on_unsupported=leave_out, transfer=transfer)
         check()
     finally:  # The next one may have its number.
-        begun.unfinished.discard(name)
+        checkpoint_numbers.unfinished.discard(name)
     uploaded = name
     if previous == list(files):  # The program has not advanced, so its failures go on to count for restart_limit.
         for file in files:  # They may be damaged there.
             if not _is_copied(store, f"{name}/{file.path}", f"{latest}/{file.path}"):
                 store.upload(folder / file.path, f"{latest}/{file.path}", on_bytes)
         name, complete, guessed = latest, complete[1:], guessed and was_guessed
-    deletable = [other for other in stored.folders if other not in begun.unfinished]
+    deletable = [other for other in stored.folders if other not in checkpoint_numbers.unfinished]
     stored = stored._replace(complete=complete, folders=[uploaded, *deletable])
     _publish(store, stored, name, {"files": [asdict(file) for file in files], "guessed": guessed})
 
@@ -194,7 +194,7 @@ def publish_sharded(store: Store, name: str, files: Sequence[FileEntry], shardin
     manifest = {"files": [asdict(file) for file in files], "guessed": False, "sharding": sharding._asdict()}
     stored = list_checkpoints(store)
     # The folders of newer checkpoints are those that other ranks upload already.
-    older = [other for other in stored.folders if other < name and other not in begun.unfinished]
+    older = [other for other in stored.folders if other < name and other not in checkpoint_numbers.unfinished]
     _publish(
         store,
         stored._replace(complete=[other for other in stored.complete if other != name], folders=older),

@@ -65,7 +65,7 @@ def keep_results(job: JobDescription, leads: bool, evaluates: bool, folders: Map
             return is_marked(files, changed, renamed) and not is_written(folder)
 
         folder_uploads.keep(folder, partial(_send_checkpoint, checkpoints), is_complete=is_complete)
-        folder_uploads.keep(logs, lambda _, changed: _send_logs(metrics, logs, changed), grows=True)
+        folder_uploads.keep(logs, lambda _, changed: _send_logs(metrics, logs, changed), append_only=True)
 
 
 def _send_checkpoint(store: Store, snapshot: Snapshot, _: Container[Path]) -> None:

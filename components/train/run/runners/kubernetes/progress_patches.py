@@ -7,7 +7,7 @@ from threading import Lock
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.train.describe.manifests.job_objects import JobObjects
 from kfp_distributed.components.train.run.deadline import call_within
-from kfp_distributed.components.train.run.facts import Fact, JobEnded, Log, LogLine, Quiet, ReplicaChanged
+from kfp_distributed.components.train.run.facts import Fact, JobEnded, Log, LogLine, ReplicaChanged, Tick
 from kfp_distributed.components.train.run.progress_annotations import ALL_ANNOTATIONS, progress_annotations
 from kfp_distributed.components.train.run.training_progress import TrainingProgress
 from kfp_distributed.trainers.runtime.monitoring.samples import split_sample
@@ -53,7 +53,7 @@ class ProgressPatches:
             elif isinstance(fact, ReplicaChanged | JobEnded):
                 self._progress.add_fact(fact)
                 has_changed, ended = True, fact if isinstance(fact, JobEnded) else None
-            if has_changed and isinstance(fact, Quiet | JobEnded):
+            if has_changed and isinstance(fact, Tick | JobEnded):
                 self._annotations = progress_annotations(self._progress, self._objects.job.topology.leader, ended)
                 has_changed = False
             yield fact

@@ -11,7 +11,7 @@ from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
 from kfp_distributed.components.train.describe.manifests.job_objects import JobObjects, plan_objects, settings_for
 from kfp_distributed.components.train.describe.training_job import TrainingJob
-from kfp_distributed.components.train.run.facts import Fact, JobEvent, Log, Quiet, clock
+from kfp_distributed.components.train.run.facts import Fact, JobEvent, Log, Tick, clock
 from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.pods import job_end
 from kfp_distributed.components.train.run.runners.kubernetes.connect.remote_token import RenewableToken
 from kfp_distributed.components.train.run.runners.kubernetes.create.choose_operator import choose_operator
@@ -308,7 +308,7 @@ class KubernetesRunner:
         delete(self._api, self._objects.path, self._objects.awaited_deletion, self._uid)
         deletion = self._watcher.run(self._await_job_gone)
         while not deletion.done():
-            yield Quiet(clock())
+            yield Tick(clock())
             wait([deletion], timeout=1)
         deletion.result()
         self._create()

@@ -23,9 +23,9 @@ from kfp_distributed.components.train.run.facts import (
     JobEnded,
     JobEvent,
     LogLine,
-    Quiet,
     ReplicaChanged,
     State,
+    Tick,
     clock,
 )
 from kfp_distributed.components.train.run.restarts import Restarts, answer_time
@@ -161,7 +161,7 @@ class LocalRunner:
             decision = self._decide()
             if decision:
                 yield from self._execute(decision)
-            yield Quiet(clock())
+            yield Tick(clock())
         yield JobEnded(clock(), decision.action == "succeed", decision.reason)
 
     def _ignored_settings(self) -> Iterator[str]:
@@ -192,7 +192,7 @@ class LocalRunner:
             environment = {**os.environ, "PYTHONPATH": str(self._code / ARCHIVE_KEY), "PYTHONUNBUFFERED": "1"}
             child = self._group.start("pip", command, env=environment, cwd=self._folder, stdout=output)
         while child.poll() is None:
-            yield Quiet(clock())
+            yield Tick(clock())
             time.sleep(_POLL_SECONDS)
         if child.returncode:
             shutil.rmtree(self._packages, ignore_errors=True)

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from kfp_distributed.components.train.run.facts import ReplicaChanged
 from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.record_times import CLOCK_TOLERANCE
-from kfp_distributed.components.train.run.runners.kubernetes.judge.failure_limits import is_retryable
+from kfp_distributed.components.train.run.runners.kubernetes.judge.failure_policy import is_retryable
 from kfp_distributed.components.train.run.runners.kubernetes.judge.replica_record import ENDED, Deletion, Record
 from kfp_distributed.trainers.runtime.job_description import PEER_LOST, PREEMPTED
 

@@ -32,7 +32,7 @@ from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.war
     read_event,
 )
 from kfp_distributed.components.train.run.runners.kubernetes.judge import deletions
-from kfp_distributed.components.train.run.runners.kubernetes.judge.failure_limits import Judge
+from kfp_distributed.components.train.run.runners.kubernetes.judge.failure_policy import FailurePolicy
 from kfp_distributed.components.train.run.runners.kubernetes.judge.replica_record import (
     ENDED,
     NOT_STARTED,
@@ -51,7 +51,7 @@ may be reported before the end of the job."""
 
 
 @dataclass
-class ObjectFacts:
+class JobTracker:
     """Tracks one job.
 
     Attributes:
@@ -62,7 +62,7 @@ class ObjectFacts:
         end: Whether the job succeeded, and why it failed; None if it has not ended.
         ended_by_itself: Whether the job ended according to its object, or would have ended without sidecars. False if
             it was deleted, or if a limit was reached.
-        judge: Judges failures and preemptions.
+        policy: Judges failures and preemptions.
         is_held: Whether the job ended, but sidecars keep its object from ending.
         end_time: Time at which the job ended according to its object; None if unknown.
     """
@@ -75,7 +75,7 @@ class ObjectFacts:
     ended_by_itself: bool = False
     is_held: bool = False
     end_time: datetime | None = None
-    judge: Judge = field(init=False)
+    policy: FailurePolicy = field(init=False)
     _is_train_job: bool = field(init=False)
     _limit_reached: bool = False
     _without_status_since: float | None = None
@@ -91,7 +91,7 @@ class ObjectFacts:
 
     def __post_init__(self) -> None:
         self._is_train_job = self.kind == TRAIN_JOB.kind
-        self.judge = Judge(self.job, launcher_restarts=self._is_train_job)
+        self.policy = FailurePolicy(self.job, launcher_restarts=self._is_train_job)
         self._records = {replica.name: Record() for replica in self.job.topology.replicas}
 
     @property
@@ -114,13 +114,13 @@ class ObjectFacts:
         """
         if not (self.ended_by_itself or self._limit_reached) or self.end is None or self.end[0]:
             return False
-        if self.judge.recent():
-            return self.judge.can_restart
-        return bool(failed_by_sidecar(self._records)) and self.judge.has_restart_left
+        if self.policy.recent():
+            return self.policy.can_restart
+        return bool(failed_by_sidecar(self._records)) and self.policy.has_restart_left
 
     def restart_event(self) -> JobEvent:
         """Return the event that announces the restart. Call it when `can_restart` becomes true: failures expire."""
-        return self.judge.restart_event(f"a sidecar of {failed_by_sidecar(self._records)} failed")
+        return self.policy.restart_event(f"a sidecar of {failed_by_sidecar(self._records)} failed")
 
     def restart(self) -> Iterator[Fact]:
         """Reset the state after the job was deleted and before it is recreated, or after JobSet restarted it."""
@@ -128,7 +128,7 @@ class ObjectFacts:
         self._limit_reached, self._reported = False, set()
         self._attempts.finish()
         self._warnings.forget()
-        self.judge.restart()
+        self.policy.restart()
         self._retire_pods()
         for name, record in list(self._records.items()):
             yield from self._change(name, Record(created=record.created, restart=record.restart + 1))
@@ -242,7 +242,7 @@ class ObjectFacts:
         yield from self._report_sidecars(name, pod)
         state = pod_state(pod)
         record = record._replace(node=pod.get("spec", {}).get("nodeName", ""), preemption=preemption_of(pod))
-        self.judge.see_pod(name, record.uid, bool(record.preemption))
+        self.policy.see_pod(name, record.uid, bool(record.preemption))
         if is_deleted:
             deletion = Deletion(deletion_time(pod), self._is_after_failure(name))
             record = record._replace(deletion=record.deletion or deletion)
@@ -273,32 +273,32 @@ class ObjectFacts:
         for name, record in list(self._records.items()):
             if record.deletion and record.deletion.is_cleanup is not None:
                 yield from self._resolve_deletion(name)
-        if reason := self.judge.end_of_restarts(by_jobset=attempt.jobset == current.jobset):
+        if reason := self.policy.end_of_restarts(by_jobset=attempt.jobset == current.jobset):
             self.end, self._limit_reached = (False, reason), True
             return False
-        yield self.judge.restart_event("a replica was deleted")
+        yield self.policy.restart_event("a replica was deleted")
         yield from self.restart()
         self._attempts.begin(attempt)
         return True
 
     def _end_before_the_others(self, record: Record) -> None:
         """End a TrainJob after a permanent failure. Unless it is to be kept, its end of all pods is not awaited."""
-        is_final = record.deletion and record.deletion.is_cleanup and self.judge.is_permanent
+        is_final = record.deletion and record.deletion.is_cleanup and self.policy.is_permanent
         if self._is_train_job and is_final and not (self.end or self.job.specification.keep_job):
             self.end, self._limit_reached = (False, FOR_GOOD), True
 
     def _is_after_failure(self, replica: str) -> bool:
         """Return whether the cluster deletes a pod because of another one. A TrainJob restarts some replicas alone."""
         alone = self.job.topology.restart_alone if self._is_train_job else self.job.topology.spared
-        return deletions.is_after_failure(replica, self._records, self.judge.recent(but=replica), alone)
+        return deletions.is_after_failure(replica, self._records, self.policy.recent(but=replica), alone)
 
     def _next_start(self, name: str, pod: Object) -> Generator[Fact, None, Record]:
         """Return the record of a replica that has a new pod, or whose container was restarted."""
         before, metadata = self._records[name], pod["metadata"]
         is_restart = bool(before.uid and before.state.state != "stopped")
         if is_restart:
-            yield from self.judge.replica_restarts(name, bool(before.preemption), before.state.state == "failed")
-        self.judge.replica_starts(name)
+            yield from self.policy.replica_restarts(name, bool(before.preemption), before.state.state == "failed")
+        self.policy.replica_starts(name)
         if before.uid and before.uid != metadata["uid"]:
             self._retired.add(before.uid)
         uid, created, restart = metadata["uid"], metadata["creationTimestamp"], before.restart + is_restart
@@ -328,7 +328,7 @@ class ObjectFacts:
             return
         time, state = record.pending_end[0] if record.pending_end else clock(), record.lost()
         succeeded = bool(self.end and self.end[0])
-        if self.ended_by_itself and deletions.is_cleanup(record, succeeded, self.end_time, bool(self.judge.recent())):
+        if self.ended_by_itself and deletions.is_cleanup(record, succeeded, self.end_time, bool(self.policy.recent())):
             if not record.pending_end:
                 return  # Its containers have not ended yet.
             state = state._replace(state="stopped", exit_code=None, reason="job ended", preempted=False)
@@ -356,7 +356,7 @@ class ObjectFacts:
         fact = record.change(name, time or clock(), before)
         yield fact
         if state in ENDED:
-            self.judge.pod_ended(name)
+            self.policy.pod_ended(name)
         if reason.startswith(("InvalidImageName", INSTALLATION_FAILED)) and not self.end:
             self.end = (False, f"{name} cannot start: {reason}.")
         if state == "failed":
@@ -371,8 +371,8 @@ class ObjectFacts:
         the leader has succeeded, the operator soon reports the end of the job.
         """
         if self._is_train_job and deletions.stops_all(failure, self.job.topology.restart_alone):
-            self.judge.all_stop_since = self.judge.all_stop_since or failure.time
-        reason = self.judge.add(failure, begun)
+            self.policy.all_stop_since = self.policy.all_stop_since or failure.time
+        reason = self.policy.add(failure, begun)
         if reason and self._decides_the_end(failure):
             self.end, self._limit_reached = (False, reason), True
 
@@ -390,7 +390,7 @@ class ObjectFacts:
         if is_success and (self.end is None or (self.ended_by_itself and not self.end[0])):
             self.end = (True, "")
         elif end.state == "failed" and self._decides_the_end(end):
-            self.end = (False, self.judge.end_reason(end))
+            self.end = (False, self.policy.end_reason(end))
         else:
             return
         self.is_held, self.ended_by_itself = self.is_held or not self.ended_by_itself, True

@@ -65,7 +65,7 @@ class _Failure(NamedTuple):
 
 
 @dataclass
-class Judge:
+class FailurePolicy:
     """Keeps the failures of a job, and judges them.
 
     Attributes:

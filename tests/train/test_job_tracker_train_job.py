@@ -1,15 +1,15 @@
-"""TrainJobs, as ObjectFacts reports them: sequences of objects that were recorded with Trainer 2.3 and JobSet 0.12."""
+"""TrainJobs, as JobTracker reports them: sequences of objects that were recorded with Trainer 2.3 and JobSet 0.12."""
 
 import pytest
 from train.programs.jobs import make_job, workers
-from train.test_object_facts import RUNNING, job_of, pod, second, summarize
+from train.test_job_tracker import RUNNING, job_of, pod, second, summarize
 from train.test_pods import condition, terminated
 
 from kfp_distributed.components.train.run.facts import clock
 from kfp_distributed.components.train.run.failures import FOR_GOOD, root_failure
 from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.warning_events import read_event
-from kfp_distributed.components.train.run.runners.kubernetes.judge import failure_limits, object_facts
-from kfp_distributed.components.train.run.runners.kubernetes.judge.object_facts import ObjectFacts
+from kfp_distributed.components.train.run.runners.kubernetes.judge import failure_policy, job_tracker
+from kfp_distributed.components.train.run.runners.kubernetes.judge.job_tracker import JobTracker
 
 SERVERS = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 1}
 MPI = {"distribution_type": "MPI", "number_of_workers": 1}
@@ -21,7 +21,7 @@ STOPPED = {"phase": "Failed", "main": terminated(143)}
 def facts_of(distribution):
     """Return the facts of a TrainJob whose pods run."""
     planned = make_job(["unused"], distribution)
-    facts = ObjectFacts(planned, "TrainJob")
+    facts = JobTracker(planned, "TrainJob")
     list(facts.update_pods([node(replica.name, **RUNNING) for replica in planned.topology.replicas]))
     return facts
 
@@ -114,7 +114,7 @@ def test_a_restart_that_was_not_seen_is_a_disruption_if_jobset_may_restart_nothi
 def test_a_newer_checkpoint_resets_the_count():
     facts = facts_of(workers(2, restart_limit=1))
     for attempt in range(4):
-        facts.judge.checkpoint = f"{attempt:08}"
+        facts.policy.checkpoint = f"{attempt:08}"
         fail(facts, "worker-1", attempt)
         pods = [node("worker-0", attempt + 1, **RUNNING), node("worker-1", attempt + 1, **RUNNING)]
         assert "restart 1 of 1: the whole job (worker-1 failed)" in summarize(facts.update_pods(pods))
@@ -162,7 +162,7 @@ def test_a_preempted_replica_does_not_count(monkeypatch):
     # The other replica saves its checkpoint for an hour.
     list(facts.update_pod(node("worker-0", 0, deleted_at=11, **RUNNING)))
     now = clock()
-    monkeypatch.setattr(failure_limits, "clock", lambda: now + 3600)
+    monkeypatch.setattr(failure_policy, "clock", lambda: now + 3600)
     list(facts.update_pod(node("worker-0", 0, deleted_at=11, **STOPPED), deleted=True))
     assert summarize(facts.update_pod(node("worker-1", 1, **RUNNING)))[-4:] == [
         "preemption 1 of 1: the whole job (worker-1 was preempted)",
@@ -170,7 +170,7 @@ def test_a_preempted_replica_does_not_count(monkeypatch):
         ("worker-1", "waiting", None, "", 1),
         ("worker-1", "running", None, "", 1),
     ]
-    assert (facts.end, facts.judge.restarts.preemptions, facts.judge.restarts.restarts) == (None, 1, {})
+    assert (facts.end, facts.policy.restarts.preemptions, facts.policy.restarts.restarts) == (None, 1, {})
 
 
 def test_pods_that_a_queue_deletes_are_no_cause_of_a_later_restart(monkeypatch):
@@ -184,15 +184,15 @@ def test_pods_that_a_queue_deletes_are_no_cause_of_a_later_restart(monkeypatch):
     for index in range(2):
         list(facts.update_pod(node(f"worker-{index}", uid="a", **RUNNING)))
     now = clock()
-    monkeypatch.setattr(failure_limits, "clock", lambda: now + 3600)
+    monkeypatch.setattr(failure_policy, "clock", lambda: now + 3600)
     disruption = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
-    monkeypatch.setattr(object_facts, "clock", lambda: now + 3600)
+    monkeypatch.setattr(job_tracker, "clock", lambda: now + 3600)
     preempted = node("worker-1", uid="a", deleted_at=20, conditions=[disruption], **STOPPED)
     list(facts.update_pod(preempted, deleted=True))
     assert "preemption 1: the whole job (worker-1 was preempted)" in summarize(
         facts.update_pod(node("worker-0", 1, **RUNNING))
     )
-    assert facts.judge.restarts.restarts == {}
+    assert facts.policy.restarts.restarts == {}
 
 
 def test_pods_that_are_gone_when_jobset_starts_others_are_judged_before():
@@ -297,7 +297,7 @@ def test_a_worker_that_jobset_deletes_is_not_the_cause():
     list(facts.update_pod(node("launcher-0", phase="Failed", main=terminated(205))))
     list(facts.update_pod(node("worker-0", deleted_at=10, **RUNNING)))
     list(facts.update_pods([node("worker-0", 1, **RUNNING), node("launcher-0", 1, **RUNNING)]))
-    assert facts.judge.restarts.restarts == {"launcher-0": 1, "worker-0": 1}
+    assert facts.policy.restarts.restarts == {"launcher-0": 1, "worker-0": 1}
     assert facts.end is None
 
 
@@ -335,7 +335,7 @@ def test_a_deleted_worker_of_mpi_is_the_cause_of_the_failure_of_its_launcher():
         ("launcher-0", "failed", 255, "", 0),
     ]
     assert facts.end == (False, "Restart limit reached (restart_limit=0).")
-    assert root_failure(facts.judge.recent()).replica == "worker-0"
+    assert root_failure(facts.policy.recent()).replica == "worker-0"
 
 
 def test_a_worker_that_was_deleted_after_the_failure_of_its_launcher_is_not_its_cause():
