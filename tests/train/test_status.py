@@ -275,9 +275,11 @@ def test_failure_cause(facts, cause):
     assert "\n".join(brief_lines(failure_cause(follow(*facts)))) == cause
 
 
+@pytest.mark.parametrize("prefix", ["", "[rank1]: ", "[1,0]<stderr>:"])
 @pytest.mark.parametrize(("frames", "shown"), [(5, 20), (18, 20), (19, 21), (40, 42), (80, 60)])
-def test_the_last_lines_do_not_begin_within_a_traceback(frames, shown):
-    texts = [*map(str, range(30)), "Traceback", *(f"  frame {number}" for number in range(frames)), "ValueError: x"]
+def test_the_last_lines_do_not_begin_within_a_traceback(frames, shown, prefix):
+    traceback = ["Traceback", *(f"  frame {number}" for number in range(frames)), "ValueError: x"]
+    texts = [*map(str, range(30)), *(f"{prefix}{text}" for text in traceback)]
     facts = [
         *(line(2, "worker-1", text) for text in texts),
         changed(3, "worker-1", "failed", exit_code=1),

@@ -50,7 +50,9 @@ _RANK = r"(?:\[[\w,.-]+\](?:<\w+>)?: ?)?"
 
 _EXCEPTION = re.compile(rf"{_RANK}(?P<line>(?P<name>(?:[^\W\d]\w*\.)*[A-Z]\w*)(?:: .*|:? *))", re.DOTALL)
 _ERROR_NAME = re.compile(r".*(Error|Exception|Interrupt)")
-_TRACEBACK_LINE = re.compile(rf"{_RANK}  +\S.*", re.DOTALL)
+TRACEBACK_LINE = re.compile(rf"{_RANK}  +\S.*", re.DOTALL)
+"""A line of a traceback between its first and its last one."""
+
 _LAUNCHER_ERROR = "ChildFailedError"
 """torchrun raises it after the exception of a rank."""
 
@@ -98,7 +100,7 @@ def exception_line(lines: Sequence[str]) -> str:
         match = _EXCEPTION.fullmatch(line)
         if not match or match["name"].endswith(_LAUNCHER_ERROR):
             continue
-        if _ERROR_NAME.fullmatch(match["name"]) or _TRACEBACK_LINE.fullmatch(before):
+        if _ERROR_NAME.fullmatch(match["name"]) or TRACEBACK_LINE.fullmatch(before):
             text = match["line"].rstrip(" :")
             return text if len(text) <= _LONGEST_EXCEPTION else f"{text[:_LONGEST_EXCEPTION]}..."
     return ""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from kfp_distributed.components.train.describe.durations import format_seconds
 from kfp_distributed.components.train.run.facts import LogLine, ReplicaChanged, ReplicaSample
+from kfp_distributed.components.train.run.failures import TRACEBACK_LINE
 from kfp_distributed.trainers.runtime.monitoring.progress import parse_progress
 
 LAST_LINES = 60
@@ -76,7 +77,7 @@ def add_output(replica: ReplicaStatus, output: Sequence[LogLine | ReplicaSample]
 def shown_lines(replica: ReplicaStatus) -> tuple[str, ...]:
     """Return the last lines of a replica for the cause of its failure, with the beginning of a traceback."""
     begin = max(0, len(replica.tail) - _SHOWN_LINES)
-    while begin and replica.tail[begin].startswith(" "):
+    while begin and TRACEBACK_LINE.fullmatch(replica.tail[begin]):
         begin -= 1
     return replica.tail[begin:]
 
