@@ -87,6 +87,7 @@ class Question:
         claims: Whether it creates some of them. Default: no.
         endpoint: Address of the object store from this machine, as host:port and whether it uses TLS. Default: None,
             the address that pods use.
+        endpoint_variable: Variable of the environment that has it. Default: "", none.
         libraries: Libraries that the steps of a compiled pipeline need. Default: none.
         buckets: Buckets that they name, as (step, parameter, URI). The URI is "" for the folder `models` beside the
             artifacts. Default: none.
@@ -103,6 +104,7 @@ class Question:
     volumes: bool = False
     claims: bool = False
     endpoint: tuple[str, bool] | None = None
+    endpoint_variable: str = ""
     libraries: tuple[StepLibrary, ...] = ()
     buckets: tuple[tuple[str, str, str], ...] = ()
     specification: DistributionSpecification | None = None

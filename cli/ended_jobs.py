@@ -105,7 +105,8 @@ def with_known_end(summary: TrainingSummary, credentials: Credentials) -> Traini
     Raises:
         StorageError: The store cannot be read.
     """
-    if summary.state == "running":
+    # A path is one of the machine of the step.
+    if summary.state == "running" and "://" in summary.model:
         with suppress(KeyNotFound, ValueError):
             model = open_store(summary.model, credentials, _RETRY_SECONDS)
             if ModelManifest.from_json(model.read(MODEL_MANIFEST)).job == summary.name:

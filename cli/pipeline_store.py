@@ -29,7 +29,7 @@ from kfp_distributed.storage.kfp_store import (
 )
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
-from kfp_distributed.storage.uri import parse_uri
+from kfp_distributed.storage.uri import is_minio, parse_uri
 
 _REACH_SECONDS = 3.0
 
@@ -113,13 +113,15 @@ def credentials_for(uri: str, namespace: str, command: str) -> Iterator[Credenti
     try:
         api = connect(namespace)
     except ValueError as error:
-        raise ValueError(f"the environment has no AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and {error}") from None
-    with pipeline_store(api, uri, command) as (_, credentials):
+        raise ValueError(f"the environment has no keys of the store of {uri}, and {error}") from None
+    # With an address, keys of AWS in the environment would be used.
+    again = command if namespace else f"{command} --namespace {api.namespace}"
+    with pipeline_store(api, uri, again) as (_, credentials):
         yield credentials
 
 
 def _has_keys(variables: Mapping[str, str], uri: str) -> bool:
-    of_store = endpoint_from_here(variables) or not uri.startswith("minio://")
+    of_store = endpoint_from_here(variables) or not is_minio(uri)
     keys = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY") if of_store else ()
     return any(variables.get(name) for name in (*keys, SECRET_VARIABLE, "KUBERNETES_SERVICE_HOST"))
 

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from kfp_distributed.cli.checks import Check, Question, Refusal
-from kfp_distributed.storage.buckets import creation_command, port_forward, service_of
+from kfp_distributed.storage.buckets import creation_command, port_forward
 from kfp_distributed.storage.kfp_store import WHAT_TO_SET, StoreReference
 from kfp_distributed.storage.uri import parse_uri
 
@@ -72,7 +72,8 @@ def judge_bucket(
         return Check(name, "warning", text, f"fix the problems above, then repeat: {question.command}")
     if not answer.reached:
         text = f"{uri} cannot be reached from this machine: {answer.error}; pods may still reach it"
-        advice = "correct or unset AWS_ENDPOINT_URL" if question.endpoint else way_to_reach(store, question.command)
+        variable = question.endpoint_variable
+        advice = f"correct or unset {variable}" if question.endpoint else way_to_reach(store, question.command)
         return Check(name, "warning", text, advice)
     if "NoSuchBucket" in answer.error and name.partition(" of ")[0] in _READ:
         return Check(name, "failed", f"{uri} does not exist", "correct the address, or store there what the step reads")
@@ -100,12 +101,7 @@ def way_to_reach(store: StoreReference, command: str) -> str:
         store: The store.
         command: Command line to repeat, after AWS_ENDPOINT_URL_S3, which has precedence over AWS_ENDPOINT_URL.
     """
-    named = (
-        f"name an address that this machine reaches: AWS_ENDPOINT_URL_S3={_url('HOST:PORT', store.secure)} {command}"
-    )
-    if not (service := service_of(store.endpoint, store.secure)):
-        return named
-    return f"check that the pods of the store are ready: kubectl get pods --namespace {service[0]}; or {named}"
+    return f"name an address that this machine reaches: AWS_ENDPOINT_URL_S3={_url('HOST:PORT', store.secure)} {command}"
 
 
 def _url(endpoint: str, secure: bool) -> str:

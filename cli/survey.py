@@ -138,21 +138,27 @@ def _object_store(api: ClusterApi, question: Question, uri: str, store: StoreRef
     fields, answer = _ask_store(api, question, uri, store)
     yield from judge_store(store, fields)
     yield judge_bucket(question, uri, store, answer)
-    unreached = store if answer and not answer.reached else None
+    # A store that is away is asked for seconds.
+    away = {question.endpoint or _address(store)} if answer and not answer.reached else set()
     for step, parameter, named in question.buckets:
         if not named:
             yield judge_models(step, uri, store)
         elif not bucket_of(named):
             yield judge_address(step, named)
         elif bucket_of(named) != bucket_of(uri):
-            _, store = find_store(read, question.namespace, named)
-            check, is_away = f"{parameter} of {step}", unreached is not None and store == unreached
-            if is_away:  # It would be asked for seconds, for each bucket.
-                yield Check(
-                    check, "warning", f"{named} was not checked, because its store is not reached", "see bucket"
-                )
-            else:
-                yield judge_bucket(question, named, store, _ask_store(api, question, named, store)[1], check)
+            check, (_, its_store) = f"{parameter} of {step}", find_store(read, question.namespace, named)
+            if (question.endpoint or _address(its_store)) in away:
+                fix = f"see the check of the first bucket there, then repeat: {question.command}"
+                yield Check(check, "warning", f"{named} was not checked, because its store is not reached", fix)
+                continue
+            _, answer = _ask_store(api, question, named, its_store)
+            if answer and not answer.reached:
+                away.add(question.endpoint or _address(its_store))
+            yield judge_bucket(question, named, its_store, answer, check)
+
+
+def _address(store: StoreReference | Refusal) -> tuple[str, bool] | None:
+    return (store.endpoint, store.secure) if isinstance(store, StoreReference) else None
 
 
 def _ask_store(

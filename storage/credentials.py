@@ -16,7 +16,7 @@ from kfp_distributed.storage.kfp_store import (
     choose_object_store,
     read_credentials,
 )
-from kfp_distributed.storage.uri import parse_endpoint
+from kfp_distributed.storage.uri import is_minio, parse_endpoint
 
 AWAY_SECONDS = 5.0
 """Seconds to wait for an API server that does not answer. On a user's machine, somebody waits for the error."""
@@ -58,7 +58,7 @@ def credentials_from_environment(env: Mapping[str, str] | None = None, uri: str 
     2. The Secret named by KFP_DISTRIBUTED_OBJECT_STORE_SECRET. The default endpoint is the store of Kubeflow Pipelines.
     3. In a pod, the Secret that Kubeflow Pipelines uses for `uri`, with its endpoint.
 
-    AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL replaces the endpoint, and minio:// needs it beside the first source.
+    AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL replaces the endpoint. Without it, the first source does not serve minio://.
     AWS_REGION or AWS_DEFAULT_REGION sets the region, AWS_SESSION_TOKEN the session token of the first source,
     AWS_CA_BUNDLE the certificate authorities.
 
@@ -73,7 +73,9 @@ def credentials_from_environment(env: Mapping[str, str] | None = None, uri: str 
     url = get("AWS_ENDPOINT_URL_S3") or get("AWS_ENDPOINT_URL")
     host, secure = parse_endpoint(url or "s3.amazonaws.com")
     region, token = get("AWS_REGION") or get("AWS_DEFAULT_REGION") or "", get("AWS_SESSION_TOKEN") or ""
-    access_key, secret_key = get("AWS_ACCESS_KEY_ID"), get("AWS_SECRET_ACCESS_KEY")
+    keys = {name: get(name) or "" for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+    are_of_aws = is_minio(uri) and not url and any(keys.values())
+    access_key, secret_key = ("", "") if are_of_aws else keys.values()
     secret = get(SECRET_VARIABLE)
     if not access_key and not secret_key and (secret or get("KUBERNETES_SERVICE_HOST")):
         reference, (access_key, secret_key) = _store_of_cluster(get, secret or "", uri)
@@ -81,14 +83,11 @@ def credentials_from_environment(env: Mapping[str, str] | None = None, uri: str 
         if not url:
             host, secure = reference.endpoint, reference.secure
     elif not access_key or not secret_key:
-        keys = {"AWS_ACCESS_KEY_ID": access_key, "AWS_SECRET_ACCESS_KEY": secret_key}
         lacking = " and ".join(name for name, value in keys.items() if not value)
-        raise ValueError(f"no credentials for the object store, because the environment lacks {lacking}: {WHAT_TO_SET}")
-    elif not url and uri.startswith("minio://"):
-        raise ValueError(
-            f"{uri} is no address of AWS: set AWS_ENDPOINT_URL to that of its server, or unset AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY to use the keys of the pipelines"
-        )
+        reason = f"the environment lacks {lacking}"
+        if are_of_aws:
+            reason = "keys without AWS_ENDPOINT_URL are those of AWS, which has no minio:// addresses"
+        raise ValueError(f"no credentials for the object store, because {reason}: {WHAT_TO_SET}")
     return Credentials(host, access_key, secret_key, token, region, secure, get("AWS_CA_BUNDLE") or "")
 
 

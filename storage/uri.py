@@ -54,6 +54,11 @@ def parse_uri(uri: str) -> Location:
     return Location("s3", bucket, key.strip("/"))
 
 
+def is_minio(uri: str) -> bool:
+    """Return whether an address is one of the store of Kubeflow Pipelines, minio://bucket/key, which AWS never has."""
+    return uri.lower().startswith("minio://")
+
+
 def join_uri(uri: str, *parts: str) -> str:
     """Append parts to an address or a path, separated by one slash: s3://b/a/ and c give s3://b/a/c."""
     is_bucket = "://" in uri and not uri.lower().startswith("file:")

@@ -188,7 +188,12 @@ def describe_training_parameters() -> str:
     """Return the table of the parameters of the built-in trainers."""
     meanings = section_of(TrainingParameters.__doc__ or "", "attributes")
     rows = [
-        (f"`{field.name}`", f"`{field.type}`", f"`{json.dumps(default)}`", meanings[field.name])
+        (
+            f"`{field.name}`",
+            f"`{field.type}`",
+            f"`{json.dumps(default)}`",
+            meanings[field.name].partition(" Default:")[0],
+        )
         for field, default in zip(fields(TrainingParameters), asdict(TrainingParameters()).values(), strict=True)
     ]
     return table(("parameter", "type", "default", "meaning"), rows)

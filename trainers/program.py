@@ -24,9 +24,9 @@ ELASTIC = ("keras_horovod", "torch_classifier")
 FOLDERS = ("train_dir", "validation_dir", "model_dir", "checkpoint_dir", "metrics_dir", "tensorboard_dir")
 """Names of the local folders that a program receives. A train_parameter must not have one of these names."""
 
+_DEFAULTS = TrainingParameters()
 _OF_TRAINERS = tuple(
-    Parameter(field.name, str(field.type), False, getattr(TrainingParameters(), field.name))
-    for field in fields(TrainingParameters)
+    Parameter(field.name, str(field.type), False, getattr(_DEFAULTS, field.name)) for field in fields(_DEFAULTS)
 )
 
 ROWS = ("download", "stream")
@@ -104,6 +104,7 @@ def parse_program(specification: Mapping[str, Any] | str) -> Program:
         raise ValueError(f"{name}() has no parameter model_dir, the folder that the model is saved in; add it")
     own = tuple(parameter for parameter in parameters if parameter.name not in FOLDERS)
     if kind == "trainer":
+        assert [parameter.name for parameter in own] == ["parameters"], f"{name}() must have folders and parameters"
         own = _OF_TRAINERS
     return Program(kind, name, source, (), own, folders, others, rows)
 

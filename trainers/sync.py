@@ -6,8 +6,22 @@
 This import path is public. The package `kfp_distributed.trainers` does not import the client of the object store.
 """
 
-from kfp_distributed.trainers.runtime.checkpoints.folder_uploads import flush
+from kfp_distributed.trainers.runtime.checkpoints import folder_uploads
 from kfp_distributed.trainers.runtime.lifecycle.termination import is_ending
 from kfp_distributed.trainers.runtime.outputs.epoch_metrics import record_epoch
+
+
+def flush() -> bool:
+    """Store the current checkpoint and metrics in object storage, and return when they are there.
+
+    If they cannot be stored, the log has the reason, and the next call tries again. An older checkpoint that is being
+    uploaded is given up.
+
+    Returns:
+        Whether the object store has answered all requests. A refusal and a full disk do not pass by themselves, so
+        they are not worth waiting for.
+    """
+    return folder_uploads.flush()
+
 
 __all__ = ["flush", "is_ending", "record_epoch"]

@@ -58,7 +58,7 @@ class Ranks(NamedTuple):
 
 
 class Folders(NamedTuple):
-    """The folders of a trainer, see there."""
+    """Local folders of a training: of the datasets, the model, the checkpoints and training.json."""
 
     train_dir: str
     validation_dir: str

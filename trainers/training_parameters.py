@@ -14,12 +14,10 @@ class TrainingParameters:
     """Parameters of every built-in trainer, the values of train_parameters.
 
     Attributes:
-        epochs: Number of passes over all rows, including those of a checkpoint. Default: None, 10, or as many as 400
-            updates of batch_size rows need, up to 100.
+        epochs: Number of passes over all rows, including those of a checkpoint. None means 10, or as many as 400
+            updates of batch_size rows need, up to 100. Default: None.
         batch_size: Rows in one update of the weights, over all ranks. With Keras every rank has the same number of
-            rows, so an update has the largest multiple of the number of ranks that is not above batch_size, or fewer so
-            that all updates of an epoch are of one size. With PyTorch the last update of an epoch has the rest. With
-            parameter servers, one worker computes an update. Default: 32.
+            rows, so an update may have fewer. With parameter servers, one worker computes an update. Default: 32.
         learning_rate: Learning rate of the Adam optimizer. Default: 0.001.
         hidden_units: Sizes of the hidden layers. Default: [128].
         seed: Seed of the initial weights and of the order of the rows. Default: 0.

@@ -19,6 +19,7 @@ from kfp_distributed.cli.options import (
     doctor_command,
     endpoint_from_here,
     namespace_option,
+    variable_of_endpoint,
 )
 from kfp_distributed.cli.step_buckets import StepBucket, read_step_buckets
 from kfp_distributed.cli.survey import survey
@@ -92,6 +93,7 @@ def command(
         volumes=bool(volumes),
         claims=any("size" in dict(volume) for volume in volumes),
         endpoint=endpoint,
+        endpoint_variable=variable_of_endpoint(os.environ) if endpoint else "",
         libraries=tuple(libraries),
         buckets=tuple(buckets),
         specification=specification,

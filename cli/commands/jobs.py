@@ -22,7 +22,7 @@ from kfp_distributed.storage.errors import StorageError
 @click.option("--limit", default=50, type=click.IntRange(1), help="Maximum number with --ended. Default: 50.")
 @bucket_option
 def command(namespace: str, ended: bool, limit: int, bucket: str) -> None:
-    """List the trainings of a namespace, the one first that has started last.
+    """List the trainings of a namespace, the last started first.
 
     REPLICAS counts those that run or have succeeded. TASK is the task in its pipeline: tune/train[1] is the task train
     of the sub-pipeline tune, in iteration 1 of a ParallelFor. RUN is the ID of the pipeline run.

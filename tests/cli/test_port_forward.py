@@ -86,7 +86,7 @@ def test_a_refused_port_forward_is_named_with_its_permission(pipelines):
         "pod default/minio-0 (Handshake status 403 Forbidden): this account needs get and create of pods/portf"
         in errors
     )
-    assert "kubectl get pods --namespace default; or name an address that this machine reaches: AWS_ENDP" in errors
+    assert "; name an address that this machine reaches: AWS_ENDPOINT_URL_S3=http://HOST:PORT kfp-dis" in errors
 
 
 def test_keys_of_the_environment_are_used_without_asking_a_cluster(pipelines, monkeypatch):

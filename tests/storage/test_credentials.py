@@ -60,9 +60,13 @@ def test_invalid_environment(env, message):
     assert "hush" not in str(error.value)
 
 
-def test_keys_of_aws_do_not_serve_another_store():
-    with pytest.raises(ValueError, match="minio://m/k is no address of AWS: set AWS_ENDPOINT_URL"):
-        credentials_from_environment(KEYS, "minio://m/k")
+@pytest.mark.parametrize("uri", ["minio://m/k", "MINIO://m/k?signature=hush"])
+def test_keys_of_aws_do_not_serve_another_store(kubernetes, uri):
+    with pytest.raises(ValueError, match=f"keys without AWS_ENDPOINT_URL are those of AWS, .*: {_NO_KEYS}") as error:
+        credentials_from_environment(KEYS, uri)
+    assert "hush" not in str(error.value)
+    # The Secret of the pipelines serves it beside keys of AWS for sources.
+    assert credentials_from_environment(KEYS | IN_A_POD, uri) == credentials_from_environment(IN_A_POD, uri)
 
 
 def test_repr_contains_no_secret():

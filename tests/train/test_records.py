@@ -100,6 +100,15 @@ def test_the_index_of_a_step_on_the_machine_of_a_user_is_in_its_checkpoint_uri(s
     assert (summary.folder, summary.state, warnings) == (folder, "succeeded", [])
 
 
+def test_a_model_of_an_unknown_pipeline_root_has_no_index(store, warnings):
+    job = make_job(["true"])
+    description = replace(job.description, checkpoint_uri=f"s3://bucket/own/{job.name}/checkpoints")
+    attempt = records.Records(lambda level, text: warnings.append(text))
+    attempt.start(replace(job, description=description), "team", "s3://bucket/model", "TFJob")
+    attempt.finish("FINISHED", "", "")
+    assert [entry.key for entry in open_store("s3://bucket").list() if "/team/" in entry.key] == []
+
+
 def test_a_summary_of_another_version_is_replaced(tmp_path, begin, warnings):
     training_folder(tmp_path).mkdir(parents=True)
     (training_folder(tmp_path) / SUMMARY).write_text("{}")

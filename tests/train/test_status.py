@@ -275,11 +275,28 @@ def test_failure_cause(facts, cause):
     assert "\n".join(brief_lines(failure_cause(follow(*facts)))) == cause
 
 
-@pytest.mark.parametrize("prefix", ["", "[rank1]: ", "[1,0]<stderr>:"])
-@pytest.mark.parametrize(("frames", "shown"), [(5, 20), (18, 20), (19, 21), (40, 42), (80, 60)])
-def test_the_last_lines_do_not_begin_within_a_traceback(frames, shown, prefix):
-    traceback = ["Traceback", *(f"  frame {number}" for number in range(frames)), "ValueError: x"]
-    texts = [*map(str, range(30)), *(f"{prefix}{text}" for text in traceback)]
+CHAINED = "During handling of the above exception, another exception"
+FIRST = "Traceback (most recent call last):"
+FRAMES = ["  frame"] * 15
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank1]: ", "[rank0]:[rank0]: ", "[1,0]<stderr>:"])
+@pytest.mark.parametrize(
+    ("last", "shown"),
+    [
+        (["no exception"], 20),
+        (["{", *("  a: 1" for _ in range(40)), "}"], 20),
+        ([FIRST, *FRAMES, "ValueError: x"], 20),
+        ([FIRST, *FRAMES * 2, "ValueError: x"], 32),
+        ([FIRST, *FRAMES * 5, "ValueError: x"], 20),
+        ([FIRST, "  frame", "RuntimeError: Errors:", *("\tsize mismatch" for _ in range(24))], 27),
+        ([FIRST, *FRAMES, "KeyError: 1", "", f"{CHAINED} occurred:", "", FIRST, *FRAMES, "ValueError: x"], 37),
+        ([FIRST, *FRAMES, "KeyError: 1", *map(str, range(10))], 27),
+        ([FIRST, *FRAMES, "KeyError: 1", *map(str, range(20))], 20),
+    ],
+)
+def test_the_last_lines_do_not_begin_within_an_exception(last, shown, prefix):
+    texts = [*map(str, range(30)), *(f"{prefix}{text}" for text in last)]
     facts = [
         *(line(2, "worker-1", text) for text in texts),
         changed(3, "worker-1", "failed", exit_code=1),

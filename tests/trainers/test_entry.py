@@ -255,7 +255,7 @@ def test_a_replica_ends_even_if_its_last_files_cannot_be_stored(tmp_path):
 from kfp_distributed.trainers.runtime.lifecycle import ending
 from kfp_distributed.trainers.runtime.checkpoints import folder_uploads
 
-def fail(uncommitted):
+def fail(by_program):
     raise RuntimeError("can't start new thread")
 
 folder_uploads.flush = fail

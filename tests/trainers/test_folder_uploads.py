@@ -9,9 +9,9 @@ import pytest
 from kfp_distributed.storage.errors import StorageError, StoreAway
 from kfp_distributed.trainers.runtime.checkpoints import folder_uploads
 from kfp_distributed.trainers.runtime.checkpoints.completeness import RenamedFiles, is_marked, is_written
-from kfp_distributed.trainers.runtime.checkpoints.folder_uploads import keep
+from kfp_distributed.trainers.runtime.checkpoints.folder_uploads import flush, keep
 from kfp_distributed.trainers.runtime.outputs.epoch_metrics import read_epochs
-from kfp_distributed.trainers.sync import flush, record_epoch
+from kfp_distributed.trainers.sync import record_epoch
 
 
 @pytest.fixture
@@ -58,10 +58,10 @@ def test_a_folder_is_sent_once_it_has_not_changed_for_some_time(folder, monkeypa
     keep(folder, lambda *_: sent.append(content(folder)))
     for text in ("1", "12", "123"):
         (folder / "a").write_text(text)
-        flush(uncommitted=True)
+        flush(by_program=False)
     assert sent == [], "it has changed just now"
-    flush(uncommitted=True)
-    flush(uncommitted=True)
+    flush(by_program=False)
+    flush(by_program=False)
     assert sent == [{"before": "x", "a": "123"}]
 
 
@@ -70,11 +70,11 @@ def test_two_checks_in_a_row_do_not_make_a_folder_stable(folder, monkeypatch):
     monkeypatch.setattr(folder_uploads.time, "monotonic", lambda: now)
     keep(folder, lambda *_: sent.append(content(folder)))
     (folder / "a").write_text("half")
-    flush(uncommitted=True)
-    flush(uncommitted=True)
+    flush(by_program=False)
+    flush(by_program=False)
     assert sent == []
     now += folder_uploads.LOOK_SECONDS
-    flush(uncommitted=True)
+    flush(by_program=False)
     assert sent == [{"before": "x", "a": "half"}]
 
 
@@ -83,7 +83,7 @@ def test_a_folder_that_always_changes_is_logged_once(folder, capsys):
     keep(folder, lambda *_: sent.append(content(folder)))
     for number in range(40):
         (folder / "a").write_text("1" * number)
-        flush(uncommitted=True)
+        flush(by_program=False)
     assert sent == []
     message = f"{folder.name} is not stored: it changes at least every 2 s\n"
     assert capsys.readouterr().out == message
@@ -94,8 +94,8 @@ def test_a_growing_folder_is_sent_while_it_grows(folder):
     keep(folder, lambda *_: sent.append(content(folder)), append_only=True)
     for text in ("1", "12"):
         (folder / "a").write_text(text)
-        flush(uncommitted=True)
-    flush(uncommitted=True)
+        flush(by_program=False)
+    flush(by_program=False)
     assert sent == [{"before": "x", "a": "1"}, {"before": "x", "a": "12"}]
 
 
@@ -105,7 +105,7 @@ def test_only_the_changed_files_of_a_growing_folder_are_sent(folder):
     (folder / "large").write_text("x" * 1000)
     for number in range(10):
         (folder / "small").write_text("x" * (number + 1))
-        flush(uncommitted=True)
+        flush(by_program=False)
     assert sent == [{"large", "small"}, *[{"small"}] * 9]
 
 
@@ -131,7 +131,7 @@ def test_a_failed_upload_is_repeated(folder, capsys):
 def test_folders_are_sent_in_the_background(folder):
     sent = threading.Event()
     keep(folder, lambda *_: sent.set())
-    threading.Thread(target=folder_uploads.flush_at_rest, daemon=True).start()
+    threading.Thread(target=folder_uploads.poll_folders, daemon=True).start()
     (folder / "a").write_text("1")
     assert sent.wait(120)
 
@@ -158,7 +158,7 @@ def rename(folder, name, text):
 
 def look(times=3):
     for _ in range(times):
-        flush(uncommitted=True)
+        flush(by_program=False)
 
 
 def test_a_checkpoint_that_nobody_commits_is_a_guess(folder, checkpoints):
@@ -201,10 +201,10 @@ def test_a_renamed_file_is_sent_at_once_and_is_no_guess(folder, checkpoints, tmp
     for number, unfinished in enumerate([folder / "a.tmp", tmp_path / "outside"]):
         unfinished.write_text(str(number))
         unfinished.rename(folder / "a")
-        flush(uncommitted=True)
+        flush(by_program=False)
         assert checkpoints[number:] == [({"a": str(number)}, False)]
     (folder / "a").write_text("written in place")
-    flush(uncommitted=True)
+    flush(by_program=False)
     assert len(checkpoints) == 2
     look()
     assert checkpoints[2:] == [({"a": "written in place"}, True)]
@@ -221,12 +221,12 @@ def test_files_that_are_renamed_one_by_one_are_a_guess(folder, checkpoints, suff
     both = {f"weights{first}": "1", f"optimizer{first}": "1"}
     assert checkpoints == [({f"weights{first}": "1"}, False), (both, True)]
     rename(folder, f"weights{second}", "2")
-    flush(uncommitted=True)
+    flush(by_program=False)
     assert len(checkpoints) == 2, "half of the next checkpoint is not sent at once"
     look()
     assert checkpoints[2:] == [(both | {f"weights{second}": "2"}, True)]
     rename(folder, f"optimizer{second}", "2")
-    flush(uncommitted=True)
+    flush(by_program=False)
     look()
     assert checkpoints[3:] == [(both | {f"weights{second}": "2", f"optimizer{second}": "2"}, True)]
 
@@ -235,7 +235,7 @@ def test_two_files_that_are_renamed_between_two_looks_are_a_guess(folder, checkp
     (folder / "before").unlink()
     for name in ("weights", "optimizer"):
         rename(folder, name, "1")
-    flush(uncommitted=True)
+    flush(by_program=False)
     assert checkpoints == []
     look()
     assert checkpoints == [({"weights": "1", "optimizer": "1"}, True)]
@@ -251,10 +251,10 @@ def test_a_renamed_folder_is_no_guess_once_it_is_alone(folder, checkpoints, tmp_
             (fresh / name).write_text(epoch)
         fresh.rename(folder / epoch)
         if epoch == "2":
-            flush(uncommitted=True)
+            flush(by_program=False)
             assert len(checkpoints) == 1, "two folders are no state with a mark"
             shutil.rmtree(folder / "1")
-        flush(uncommitted=True)
+        flush(by_program=False)
     assert checkpoints == [({f"{epoch}/weights": epoch, f"{epoch}/optimizer": epoch}, False) for epoch in ("1", "2")]
 
 

@@ -14,9 +14,11 @@ from kfp_distributed.trainers.program import (
     Program,
     check_parameters,
     command_line,
+    function_arguments,
     parse_program,
 )
 from kfp_distributed.trainers.signature import Parameter
+from kfp_distributed.trainers.training_parameters import TrainingParameters
 
 SCALE = 3
 
@@ -256,6 +258,14 @@ def test_the_error_names_a_value_that_is_not_allowed(trainer, wrong, reason):
     accepted = {"hidden_units": [], "seed": 0, "scale_learning_rate": False, "class_weights": "balanced"}
     accepted |= {"keep": "best", "metric": "loss", "patience": 0, "epochs": None}
     assert check_parameters(program, accepted) == accepted
+
+
+def test_a_trainer_gets_its_parameters_as_kfp_delivers_them():
+    program = parse_program({"trainer": "keras_classifier"})
+    checked = check_parameters(program, {"epochs": "5", "hidden_units": [8.0], "scale_learning_rate": "true"})
+    trained = TrainingParameters(5, hidden_units=[8], scale_learning_rate=True)
+    assert function_arguments(program, checked) == {"parameters": trained}
+    assert program.parameters[-4] == Parameter("class_weights", "Literal['none', 'balanced']", False, "none")
 
 
 def test_command_line():

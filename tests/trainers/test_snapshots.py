@@ -12,7 +12,7 @@ import pytest
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.errors import StoreAway
 from kfp_distributed.trainers.runtime.checkpoints import folder_uploads, snapshots
-from kfp_distributed.trainers.runtime.checkpoints.folder_uploads import commit, delete_snapshots, drop, keep
+from kfp_distributed.trainers.runtime.checkpoints.folder_uploads import commit, delete_snapshots, drop, flush, keep
 from kfp_distributed.trainers.runtime.checkpoints.snapshots import (
     RewrittenInPlace,
     leave_out,
@@ -20,7 +20,6 @@ from kfp_distributed.trainers.runtime.checkpoints.snapshots import (
     take_snapshot,
 )
 from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import complete_checkpoints, save_checkpoint
-from kfp_distributed.trainers.sync import flush
 
 pytestmark = pytest.mark.takes(2)
 
@@ -303,8 +302,8 @@ def test_a_program_that_rewrites_in_place_never_gets_a_mixed_checkpoint(folder, 
     assert capsys.readouterr().out.count("rewrites files in folder in place") == 1
 
 
-@pytest.mark.parametrize("uncommitted", [False, True])
-def test_a_rewrite_during_the_upload_is_logged_and_sent_next(folder, monkeypatch, capsys, uncommitted):
+@pytest.mark.parametrize("by_program", [True, False])
+def test_a_rewrite_during_the_upload_is_logged_and_sent_next(folder, monkeypatch, capsys, by_program):
     monkeypatch.setattr(folder_uploads, "LOOK_SECONDS", 0)
     sent = []
 
@@ -317,7 +316,7 @@ def test_a_rewrite_during_the_upload_is_logged_and_sent_next(folder, monkeypatch
     keep(folder, send)
     (folder / "a").write_text("1")
     for _ in range(5):
-        flush(uncommitted=uncommitted)
+        flush(by_program=by_program)
     assert sent == ["changed"] * 2
     assert capsys.readouterr().out.splitlines() == [
         "not stored: a was rewritten in place before it was stored",
@@ -365,7 +364,7 @@ def test_a_process_that_leads_no_more_stores_nothing_of_what_waits(folder):
     commit()
     drop()
     send.go.set()
-    assert flush(uncommitted=True)
+    assert flush(by_program=False)
     assert flush()
     assert send.sent == []
     await_snapshots(folder, 0)

@@ -176,7 +176,7 @@ def _train(replica: ThisReplica, folders: Mapping[str, Path]) -> int:
         sharded_uploads.finish(seconds_to_finish(code))
     # A program that failed may have been writing a file.
     is_committed = code in (0, PREEMPTED)
-    while not folder_uploads.flush(uncommitted=not is_committed) and (left := until - time.monotonic()) > 0:
+    while not folder_uploads.flush(by_program=is_committed) and (left := until - time.monotonic()) > 0:
         time.sleep(min(left, SYNC_RETRY_SECONDS))
     if code == 0 and (leader := replica.leader_to_leave_with):
         leave_with(leader)
@@ -205,7 +205,7 @@ def _run_program(replica: ThisReplica, folders: Mapping[str, Path], reject_check
     """
     job, program = replica.job, replica.program
     if program.kind != "trainer":
-        threading.Thread(target=folder_uploads.flush_at_rest, daemon=True).start()
+        threading.Thread(target=folder_uploads.poll_folders, daemon=True).start()
     termination = begin(job, replica.name, replica.leads) if replica.is_needed else None
     try:
         code = _run(program, _paths(job, folders), job)
@@ -214,7 +214,7 @@ def _run_program(replica: ThisReplica, folders: Mapping[str, Path], reject_check
         if code != 0:  # Before the leader leaves: the others wait for it, and store their part meanwhile.
             sharded_uploads.finish(seconds_to_finish(code))
     except BaseException as error:
-        folder_uploads.flush(uncommitted=True)
+        folder_uploads.flush(by_program=False)
         sharded_uploads.finish(seconds_to_finish(1))
         # SystemExit is a decision of the program. A trainer's rows that cannot be read are no fault of the checkpoint.
         is_of_rows = program.kind == "trainer" and isinstance(error, StorageError)

@@ -50,9 +50,9 @@ _RANK = r"(?:\[[\w,.-]+\](?:<\w+>)?: ?)?"
 
 _EXCEPTION = re.compile(rf"{_RANK}(?P<line>(?P<name>(?:[^\W\d]\w*\.)*[A-Z]\w*)(?:: .*|:? *))", re.DOTALL)
 _ERROR_NAME = re.compile(r".*(Error|Exception|Interrupt)")
-TRACEBACK_LINE = re.compile(rf"{_RANK}  +\S.*", re.DOTALL)
-"""A line of a traceback between its first and its last one."""
-
+_TRACEBACK_LINE = re.compile(rf"{_RANK}  +\S.*", re.DOTALL)
+_FIRST_LINE = "Traceback (most recent call last)"
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _LAUNCHER_ERROR = "ChildFailedError"
 """torchrun raises it after the exception of a rank."""
 
@@ -100,10 +100,33 @@ def exception_line(lines: Sequence[str]) -> str:
         match = _EXCEPTION.fullmatch(line)
         if not match or match["name"].endswith(_LAUNCHER_ERROR):
             continue
-        if _ERROR_NAME.fullmatch(match["name"]) or TRACEBACK_LINE.fullmatch(before):
+        if _ERROR_NAME.fullmatch(match["name"]) or _TRACEBACK_LINE.fullmatch(before):
             text = match["line"].rstrip(" :")
             return text if len(text) <= _LONGEST_EXCEPTION else f"{text[:_LONGEST_EXCEPTION]}..."
     return ""
+
+
+def lines_of_cause(lines: Sequence[str], usual: int) -> Sequence[str]:
+    """Return the last lines of a replica, more of them if they would begin within its last exception.
+
+    Args:
+        lines: The known lines.
+        usual: Number of lines to return otherwise.
+    """
+    plain = [re.sub(rf"^(?:{_RANK}){{1,3}}", "", line) for line in lines]
+    starts = [number for number, line in enumerate(plain) if line.startswith(_FIRST_LINE)]
+    begin = max(0, len(lines) - usual)
+    if not starts:
+        return lines[begin:]
+    first = end = starts.pop()
+    for _ in ("the frames and the name of the exception", "more lines of its text"):
+        end += 1
+        while end < len(plain) and plain[end].startswith((" ", "\t")):
+            end += 1
+    # With the exceptions that led to it.
+    while starts and any(line.startswith(_CHAINED) for line in plain[starts[-1] : first]):
+        first = starts.pop()
+    return lines[first if first < begin < end else begin :]
 
 
 def was_killed(end: ReplicaChanged) -> bool:

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 
 from kfp_distributed.components.train.describe.durations import format_seconds
 from kfp_distributed.components.train.run.facts import LogLine, ReplicaChanged, ReplicaSample
-from kfp_distributed.components.train.run.failures import TRACEBACK_LINE
+from kfp_distributed.components.train.run.failures import lines_of_cause
 from kfp_distributed.trainers.runtime.monitoring.progress import parse_progress
 
 LAST_LINES = 60
 """Number of log lines that are kept for each replica."""
 
 _SHOWN_LINES = 20
-"""So many of them are in the cause of a failure, or more if they would begin within a traceback."""
+"""So many of them are in the cause of a failure, or more if they would begin within an exception."""
 
 _SHOWN_CHARACTERS = 80
 """Length of a log line in the description of a replica's progress."""
@@ -74,12 +74,9 @@ def add_output(replica: ReplicaStatus, output: Sequence[LogLine | ReplicaSample]
     )
 
 
-def shown_lines(replica: ReplicaStatus) -> tuple[str, ...]:
-    """Return the last lines of a replica for the cause of its failure, with the beginning of a traceback."""
-    begin = max(0, len(replica.tail) - _SHOWN_LINES)
-    while begin and TRACEBACK_LINE.fullmatch(replica.tail[begin]):
-        begin -= 1
-    return replica.tail[begin:]
+def shown_lines(replica: ReplicaStatus) -> Sequence[str]:
+    """Return the last lines of a replica for the cause of its failure."""
+    return lines_of_cause(replica.tail, _SHOWN_LINES)
 
 
 def without_output(replica: ReplicaStatus) -> ReplicaStatus:

@@ -174,7 +174,7 @@ class Records:
         content = self._summary.to_json().encode(), "application/json"
         self._write("the summary of the training is not stored", folder, SUMMARY, *content)
         root = pipeline_root(self._summary.model)
-        if "://" not in root:
+        if root and "://" not in root:
             # The step runs on a user's machine. The folder is CHECKPOINT_URI/JOB.
             root = re.sub(rf"/{re.escape(self._summary.name)}(?=\?|$)", "", folder)
         if "://" in root and self._summary.namespace:

@@ -28,7 +28,7 @@ from kfp_distributed.trainers.runtime.checkpoints.snapshots import (
 )
 
 LOOK_SECONDS = 2.0
-"""Interval at which `flush_at_rest` looks at the folders. It sends a folder that has not changed for this time."""
+"""Interval at which `poll_folders` looks at the folders. It sends a folder that has not changed for this time."""
 
 RETRY_SECONDS = 10.0
 """Pause after which the thread sends a snapshot again to an object store that did not answer."""
@@ -105,11 +105,11 @@ class _Folder:
         if os.getpid() == self._process:
             shutil.rmtree(self._snapshots, ignore_errors=True)
 
-    def poll(self, uncommitted: bool, waits: bool) -> None:
+    def poll(self, by_program: bool, waits: bool) -> None:
         """Take a snapshot of the folder if it has changed and is complete. See `flush` and `commit`.
 
         Args:
-            uncommitted: See `flush`.
+            by_program: See `flush`.
             waits: Whether the caller waits until the snapshot is uploaded.
 
         Raises:
@@ -118,31 +118,31 @@ class _Folder:
         state, before = read_state(self._folder), self._seen
         if state != before:
             self._seen, self._since = state, time.monotonic()
-        if not uncommitted:
+        if by_program:
             self._committed = state
         changed = self._changed(state)
         # A program that commits says itself when its checkpoint is complete.
-        asks_for_marks = uncommitted and self._is_complete and self._committed is None
+        asks_for_marks = not by_program and self._is_complete and self._committed is None
         is_marked = bool(asks_for_marks and changed and self._is_complete(state.keys(), changed))  # type: ignore[misc]
         # Two looks may be close together: the last one is when the program ends.
         is_stable = state == before and time.monotonic() - self._since >= LOOK_SECONDS
-        self._log_busy(uncommitted and state != before and not is_marked)
+        self._log_busy(not by_program and state != before and not is_marked)
         self._log_uncommitted(
-            uncommitted and self._committed is not None and state not in (self._committed, self._sent)
+            not by_program and self._committed is not None and state not in (self._committed, self._sent)
         )
-        if state == self._captured or not (is_marked or self._may_send(state, uncommitted, is_stable, changed)):
+        if state == self._captured or not (is_marked or self._may_send(state, by_program, is_stable, changed)):
             return
-        is_guessed = bool(self._is_complete) and uncommitted and not is_marked and state != self._committed
-        self._take(state, is_guessed, is_still=waits and not uncommitted)
-        if waits and not uncommitted and self._is_complete and self._uploading:
+        is_guessed = bool(self._is_complete) and not by_program and not is_marked and state != self._committed
+        self._take(state, is_guessed, is_still=waits and by_program)
+        if waits and by_program and self._is_complete and self._uploading:
             self._uploading.is_superseded = True
 
     def _changed(self, state: FolderState) -> frozenset[Path]:
         return frozenset(file for file, _ in state.items() - self._sent.items())
 
-    def _may_send(self, state: FolderState, uncommitted: bool, is_stable: bool, changed: frozenset[Path]) -> bool:
+    def _may_send(self, state: FolderState, by_program: bool, is_stable: bool, changed: frozenset[Path]) -> bool:
         if not self._is_complete:
-            return not uncommitted or is_stable or self._append_only
+            return by_program or is_stable or self._append_only
         if not state:  # The stored checkpoint is worth more than none.
             return False
         if self._committed is not None:
@@ -273,7 +273,7 @@ class _Uploads:
         self._thread: threading.Thread | None = None
         self._logged: dict[_Folder, str] = {}
 
-    def capture(self, uncommitted: bool, waits: bool) -> int:
+    def capture(self, by_program: bool, waits: bool) -> int:
         """Take snapshots of the folders that are to be sent; return the number of uploads that have begun before."""
         with self._state:
             has_failed = False
@@ -281,7 +281,7 @@ class _Uploads:
                 if folder.has_checkpoints and has_failed:
                     continue
                 try:
-                    folder.poll(uncommitted, waits)
+                    folder.poll(by_program, waits)
                 except OSError as error:
                     self._log(folder, error)
                     has_failed = True
@@ -359,26 +359,26 @@ def commit() -> None:
     This returns once there is a snapshot of them on the local disk, whether or not the object store answers. If they
     cannot be stored, the log has the reason, and they are sent again, unless there is a newer snapshot by then.
     """
-    _uploads.capture(uncommitted=False, waits=False)
+    _uploads.capture(by_program=True, waits=False)
     _uploads.send_in_background()
 
 
-def flush(uncommitted: bool = False) -> bool:
+def flush(by_program: bool = True) -> bool:
     """Store the current checkpoint and metrics in object storage, and return when they are there.
 
     If they cannot be stored, the log has the reason, and the next call tries again. An older checkpoint that is being
     uploaded is given up.
 
     Args:
-        uncommitted: Whether the program has not called this function itself. A checkpoint may be incomplete then, so it
+        by_program: Whether the program has called this function itself. If not, a checkpoint may be incomplete, so it
             is sent if the program has committed it before, if a mark says that it is complete, or if it has not changed
-            for `LOOK_SECONDS` and is not being written. Default: false.
+            for `LOOK_SECONDS` and is not being written. Default: true.
 
     Returns:
         Whether the object store has answered all requests. A refusal and a full disk do not pass by themselves, so
         they are not worth waiting for.
     """
-    return _uploads.send(_uploads.capture(uncommitted, waits=True))
+    return _uploads.send(_uploads.capture(by_program, waits=True))
 
 
 def drop() -> None:
@@ -386,12 +386,12 @@ def drop() -> None:
     _uploads.drop()
 
 
-def flush_at_rest() -> None:
+def poll_folders() -> None:
     """Look periodically, in a thread beside a program that does not call `flush`, for what is to be stored."""
     while True:
         time.sleep(LOOK_SECONDS)
         try:
-            _uploads.capture(uncommitted=True, waits=False)
+            _uploads.capture(by_program=False, waits=False)
             _uploads.send_in_background()
         except Exception as error:  # noqa: BLE001 - without this thread, no checkpoint would be stored any more
             print(f"not stored: {error!r}", flush=True)

@@ -134,7 +134,7 @@ def end(code: int) -> NoReturn:
             child.kill()
     try:
         # A restart resumes from the files that were complete by now.
-        folder_uploads.flush(uncommitted=True)
+        folder_uploads.flush(by_program=False)
         sharded_uploads.finish(seconds_to_finish(code))
         folder_uploads.delete_snapshots()
         store_peak_memory()

@@ -59,7 +59,7 @@ class RestoredCheckpoint:
         """Return whether a checkpoint was committed since the start, as far as `reject_checkpoint` cannot see it."""
         until = time.monotonic() + STORE_SECONDS
         # A checkpoint that is not stored yet, or is being uploaded, proves that the restored one was good.
-        while not folder_uploads.flush(uncommitted=True):
+        while not folder_uploads.flush(by_program=False):
             if time.monotonic() > until:
                 break
             time.sleep(SYNC_RETRY_SECONDS)
