@@ -29,7 +29,7 @@ def test_importing_reads_no_environment_and_hashes_nothing():
     assert run(
         "import os\n"
         "import kfp_distributed.components\n"
-        "from kfp_distributed.components import packaging\n"
+        "from kfp_distributed.components.kfp_interface import packaging\n"
         "print(packaging.bootstrap.cache_info().currsize)\n"
         "os.environ['KFP_DISTRIBUTED_IMAGE'] = 'images.example.com/steps'\n"
         f"{COMPONENT}\n"
