@@ -50,7 +50,8 @@ they were different. Only the counts of equal rows are not those of usual data.
 The source, the scratch and the shards are in the object store. Each program is a new process with new workers, and runs
 once.
 
-- *{workers} workers*: `prepare_data` with `workers={workers}`. The step and its workers read the ranges that they need.
+- *{workers} workers*: `prepare_data` with `number_of_workers` {workers}. The step and its workers read the ranges that
+  they need.
 - *step alone*: `prepare_data` without workers. The step downloads the source, and uploads the shards.
 - *dask.dataframe*: `read_csv` or `read_parquet` of the same files on the local disk, `random_split` and `to_parquet`,
   on {workers} workers of one thread. It checks no rows, keeps no fractions of the classes and does not shuffle between

@@ -96,8 +96,7 @@ def large_table() -> dsl.PipelineTask:
         source="s3://mlpipeline/clicks.parquet",
         label_column="clicked",
         shards=64,
-        workers=4,
-        distribution_specification={"worker_cpus": 2, "worker_memory": "2Gi"},
+        distribution_specification={"number_of_workers": 4, "worker_cpus": 2, "worker_memory": "2Gi"},
     )
     # --8<-- [end:workers]
 

@@ -15,7 +15,6 @@ def predict(
     csv_format: dict = {},  # type: ignore[type-arg]  # kfp knows it as it is
     on_bad_row: str = "refuse",
     probabilities: bool = False,
-    workers: int = 0,
     distribution_specification: dict = {},  # type: ignore[type-arg]
 ) -> NamedTuple("Predicted", [("rows", int)]):  # type: ignore[valid-type]
     """Predicts the class or the number of every row of a dataset or a table.
@@ -46,12 +45,12 @@ def predict(
             (leave them out; the log and the manifest have their number). Default: "refuse".
         probabilities: Whether a classifier's output has the probability of each class. Default: False, which means
             that of the predicted class.
-        workers: Number of workers that share the work: pods of a Job, or processes where there is no cluster. The
-            predictions are the same for any number. Pods need `dataset` or an "s3://" source, whose parts they read
-            themselves. Example: 8. Default: 0, which means the step alone.
-        distribution_specification: Settings of each worker: worker_cpus, worker_memory, node_selector, tolerations,
-            volumes, queue_name, restart_limit, timeouts and the other keys that `train` has for a Job. Example:
-            {"worker_cpus": 2, "worker_memory": "2Gi"}. Default: {}, which means the cluster's.
+        distribution_specification: Workers that share the work, for which the predictions are the same for any number:
+            "number_of_workers" (pods of a Job, which need `dataset` or an "s3://" source and read its parts
+            themselves, or processes where there is no cluster) and settings of each, as of `prepare_data`. Instead,
+            "dask_scheduler" is the address of the scheduler of a Dask cluster that runs already, such as
+            "tcp://dask:8786". Example: {"number_of_workers": 8, "worker_memory": "2Gi"}. Default: {}, which means the
+            step alone.
 
     Returns:
         predictions: Folder of part-00000.parquet, part-00001.parquet and so on, of 100,000 rows each. Columns: the

@@ -85,13 +85,18 @@ def _refuse_own_disk(request: PredictionRequest) -> None:
     Raises:
         ValueError: They cannot.
     """
+    if request.dataset and not read_dataset(Path(request.dataset)).shards_uri:
+        raise ValueError(
+            "the shards of the dataset are on the disk of this machine, which workers on other machines do not see: "
+            "run the pipeline with an object store, or leave distribution_specification empty"
+        )
     if request.source:
         refuse_downloads([request.source], "workers on other machines do not see:")
     for name, address in (("model", request.model_uri), ("source", request.source)):
         if address and address != DIGITS and "://" not in address:
             raise ValueError(
                 f"{name} {address} is on the disk of this machine, which workers on other machines do not see: store "
-                "it in an object store, or set workers to 0"
+                "it in an object store, or leave distribution_specification empty"
             )
 
 

@@ -65,8 +65,9 @@ def predict_in_pods(
     """
     if "://" not in predictions.uri:
         raise ValueError(
-            f"workers is {request.workers}, and the output {predictions.uri} is on the disk of this machine, which "
-            "pods cannot write: run the pipeline with an object store, or set KFP_DISTRIBUTED_RUNNER to local"
+            f"number_of_workers is {request.workers}, and the output {predictions.uri} is on the disk of this "
+            "machine, which pods cannot write: run the pipeline with an object store, or set KFP_DISTRIBUTED_RUNNER to "
+            "local"
         )
 
     def take(store: Store, result: WorkerResult) -> None:

@@ -39,7 +39,6 @@ def run_step(
     model: Artifact | None,
     dataset: Artifact | None,
     model_uri: str = "",
-    workers: object = 0,
     distribution_specification: Mapping[str, Any] = MappingProxyType({}),
     **parameters: Any,  # noqa: ANN401  (checked by parse_request)
 ) -> Predicted:
@@ -54,14 +53,14 @@ def run_step(
         signal.signal(signal.SIGTERM, _end)
     try:
         texts = {name: value for name, value in parameters.items() if not isinstance(value, bool)}
-        refuse_placeholders({**texts, "model_uri": model_uri, "workers": workers})
+        refuse_placeholders({**texts, "model_uri": model_uri, "distribution_specification": distribution_specification})
         request = parse_request(
             model=(model.path, model.uri) if model else None,
             model_uri=model_uri,
             dataset=dataset.path if dataset else None,
             **parameters,
         )
-        chosen = parse_workers(workers, "", distribution_specification)
+        chosen = parse_workers(distribution_specification)
         folder = prediction_folder(predictions.uri)
         if runner := pod_runner(chosen, predictions.uri, _LOG):
             dataset_uri = dataset.uri if dataset else ""

@@ -28,8 +28,6 @@ def prepare_data(
     image_size: str = "",
     like: str = "",
     source_fingerprint: str = "",
-    workers: int = 0,
-    dask_scheduler: str = "",
     distribution_specification: dict = {},  # type: ignore[type-arg]
 ) -> None:
     """Divides rows or images into a training, a validation and a test dataset.
@@ -100,15 +98,14 @@ def prepare_data(
             the text of the inputs alone. With this input it notices that the source has changed. The manifests of the
             datasets record it. Example: "sha256:9f8a... files=3 bytes=48211". Default: empty, which means that the
             cache does not notice changes.
-        workers: Number of workers that share the work: pods of a Job, or processes where there is no cluster. The
-            datasets are the same for any number. Pods read an "s3://" source by parts, and store the shards
-            themselves. Example: 8. Default: 0, which means the step alone.
-        dask_scheduler: Address of the scheduler of a Dask cluster that runs already, instead of `workers`. Its workers
-            need this library, its packages and the credentials of the object store. Example: "tcp://dask:8786".
-            Default: empty.
-        distribution_specification: Settings of each worker: worker_cpus, worker_memory, node_selector, tolerations,
-            volumes, queue_name, restart_limit, timeouts and the other keys that `train` has for a Job. Example:
-            {"worker_cpus": 2, "worker_memory": "2Gi"}. Default: {}, which means the cluster's.
+        distribution_specification: Workers that share the work, for which the datasets are the same for any number:
+            "number_of_workers" (pods of a Job, which read an "s3://" source by parts and store the shards themselves,
+            or processes where there is no cluster) and settings of each, "worker_cpus", "worker_memory",
+            "node_selector", "tolerations", "volumes", "queue_name", "restart_limit", timeouts and the other keys that
+            `train` has for a Job. Instead, "dask_scheduler" is the address of the scheduler of a Dask cluster that runs
+            already, such as "tcp://dask:8786". Its workers need this library, its packages and the credentials of the
+            object store. Example: {"number_of_workers": 8, "worker_memory": "2Gi"}. Default: {}, which means the step
+            alone.
 
     Returns:
         train_dataset: Training dataset, in the number of shards that `shards` sets.

@@ -66,9 +66,11 @@ def _require_reachable(request: PreparationRequest) -> None:
     """
     if "://" not in request.uris["train"]:
         raise ValueError(
-            f"workers is {request.workers}, and the output {request.uris['train']} is on the disk of this machine, "
-            "which pods cannot write: run the pipeline with an object store, or set KFP_DISTRIBUTED_RUNNER to local"
+            f"number_of_workers is {request.workers}, and the output {request.uris['train']} is on the disk of this "
+            "machine, which pods cannot write: run the pipeline with an object store, or set KFP_DISTRIBUTED_RUNNER to "
+            "local"
         )
     refuse_downloads(
-        [request.source, *request.sources_of_splits.values()], "other pods do not see: set workers to 0, or"
+        [request.source, *request.sources_of_splits.values()],
+        "other pods do not see: set number_of_workers to 0, or",
     )

@@ -38,8 +38,6 @@ def run_step(
     test_source: str = "",
     like: str = "",
     source_fingerprint: str = "",
-    workers: object = 0,
-    dask_scheduler: str = "",
     distribution_specification: Mapping[str, Any] = MappingProxyType({}),
     **parameters: Any,  # noqa: ANN401  (checked by parse_options)
 ) -> None:
@@ -57,8 +55,6 @@ def run_step(
         "test_source": test_source,
         "source_fingerprint": source_fingerprint,
         "like": like,
-        "workers": workers,
-        "dask_scheduler": dask_scheduler,
         "distribution_specification": distribution_specification,
         **{name: value for name, value in parameters.items() if not isinstance(value, int | float)},
     }
@@ -67,7 +63,7 @@ def run_step(
         signal.signal(signal.SIGTERM, _end)
     try:
         refuse_placeholders(texts)
-        chosen = parse_workers(workers, dask_scheduler, distribution_specification, LEAST_MEMORY)
+        chosen = parse_workers(distribution_specification, LEAST_MEMORY)
         options = parse_options(
             **parameters, source_fingerprint=source_fingerprint, like=fetch_manifest(like) if like else None
         )

@@ -10,7 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from kfp_distributed.components.kfp_interface.step_packages import DASK
-from kfp_distributed.components.train.describe.kinds import COUNT, read_entry
+from kfp_distributed.components.train.describe.distributions import KEYS
+from kfp_distributed.components.train.describe.keys import Key, read_keys
+from kfp_distributed.components.train.describe.kinds import COUNT, MAPPING, is_blank, read_entry, text
 from kfp_distributed.components.train.describe.specification import DistributionSpecification
 from kfp_distributed.components.train.run.runners.choose import choose_runner
 from kfp_distributed.components.train.run.runners.protocol import Runner
@@ -38,33 +40,46 @@ class Workers:
     settings: DistributionSpecification
 
 
-def parse_workers(workers: object, scheduler: str, settings: Mapping[str, object], least_memory: str = "") -> Workers:
-    """Check the step's parameters as KFP delivers them: numbers also as 8.0, "8" or "8.0".
+_NUMBER = Key(COUNT, "Number of workers of the step; 0 for the step alone.", 0)
+_SCHEDULER = Key(
+    text("the address of a scheduler without TLS, such as tcp://10.0.0.7:8786", r"tcp://\S+"),
+    "Address of the scheduler of a Dask cluster that runs already.",
+    default_text="none",
+)
+_KEYS = {**KEYS, "number_of_workers": _NUMBER, "dask_scheduler": _SCHEDULER}
+
+
+def parse_workers(specification: Mapping[str, object] | str | None, least_memory: str = "") -> Workers:
+    """Check the `distribution_specification` of a step as KFP delivers it: numbers also as 8.0, "8" or "8.0".
 
     Args:
-        workers: See the component.
-        scheduler: See the component.
-        settings: See the component.
+        specification: The dict or its JSON text. None, "" and {} mean the step alone. A key with the value None or ""
+            gets its default.
         least_memory: See `parse_worker_settings`.
 
     Raises:
-        ValueError: A parameter is invalid, or contradicts another one.
+        ValueError: A key is unknown, has an invalid value, or contradicts another one.
     """
-    count = read_entry("workers", COUNT, workers)
+    given = {} if is_blank(specification) else read_entry("distribution_specification", MAPPING, specification)
+    entries = {name: value for name, value in given.items() if not is_blank(value)}
+    try:
+        values = read_keys(entries, _KEYS)
+    except ValueError as error:
+        raise ValueError(f"distribution_specification: {error}") from None
+    count, scheduler = values.get("number_of_workers", 0), values.get("dask_scheduler", "")
     if scheduler and count:
         raise ValueError(
-            f"workers is {count} and dask_scheduler {scheduler!r}: the cluster of the scheduler has its own workers, "
-            "so give one of them"
+            f"distribution_specification: number_of_workers = {count} and dask_scheduler = {scheduler!r}: the cluster "
+            "of the scheduler has its own workers, so give one of them"
         )
-    if scheduler and not scheduler.startswith("tcp://"):
-        raise ValueError(
-            f"dask_scheduler is {scheduler!r}: it must be an address such as tcp://10.0.0.7:8786 (TLS is not "
-            "supported), or empty"
-        )
+    settings = {name: value for name, value in entries.items() if name not in ("number_of_workers", "dask_scheduler")}
+    parsed = parse_worker_settings(settings, least_memory)
     if settings and not count:
-        names = ", ".join(settings)
-        raise ValueError(f"distribution_specification has {names}, but workers is 0: set workers, or leave it out")
-    return Workers(count, scheduler, parse_worker_settings(settings, least_memory))
+        raise ValueError(
+            f"distribution_specification has {', '.join(settings)}, but number_of_workers is 0: set "
+            "number_of_workers, or leave it out"
+        )
+    return Workers(count, scheduler, parsed)
 
 
 @contextmanager
@@ -85,8 +100,9 @@ def engine_of(workers: Workers, path: str, uri: str, folder: str) -> Iterator[Da
     if workers.scheduler:
         if "://" not in uri:
             raise ValueError(
-                f"dask_scheduler is {workers.scheduler!r}, and the output {uri} is on this machine, "
-                "which workers may not write: run the pipeline with an object store, or set workers"
+                f"distribution_specification: dask_scheduler = {workers.scheduler!r}, and the output {uri} is on this "
+                "machine, which workers may not write: run the pipeline with an object store, or set "
+                "number_of_workers instead"
             )
         _provide_dask()
         yield DaskEngine(join_uri(folder, "scratch"), scheduler=workers.scheduler)

@@ -20,7 +20,6 @@ _VARIABLES = {RUNTIME_VARIABLE: "true"}
 
 _SET_BY_THE_STEP = {
     "distribution_type": "the workers are always pods of a Job",
-    "number_of_workers": "the input workers sets their number",
     "worker_gpus": "the step uses no GPUs",
     "tensorboard": "the step writes no logs for TensorBoard",
 }

@@ -151,7 +151,12 @@ def test_the_steps_run_in_a_pod(
         (tmp_path / "prices").mkdir()
         write_prices(tmp_path / "prices" / "prices.csv.gz")
         store.upload_folder(str(tmp_path / "prices"), "prices")
-        table = {"source": f"s3://{bucket}/prices/prices.csv.gz", "label_column": "price", "shards": 3, "workers": 2}
+        table = {
+            "source": f"s3://{bucket}/prices/prices.csv.gz",
+            "label_column": "price",
+            "shards": 3,
+            "distribution_specification": {"number_of_workers": 2},
+        }
         task = {"table": table, "threshold": {"metric": "r2", "bound": 0.5}}
     else:
         write_specs(tmp_path, Delivery.namespace())

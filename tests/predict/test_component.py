@@ -30,7 +30,6 @@ def test_interface():
         "csv_format": ("Dict", True),
         "on_bad_row": ("String", True),
         "probabilities": ("Boolean", True),
-        "workers": ("Integer", True),
         "distribution_specification": ("Dict", True),
     }
     outputs = {name: port.type for name, port in spec.outputs.items()}

@@ -51,7 +51,7 @@ def test_processes_give_the_same_predictions_in_the_same_order(source, model, pr
     alone = predicted(**parameters)
     assert alone.rows == ROWS - 1
     capsys.readouterr()
-    shared = predicted(**parameters, workers=2)
+    shared = predicted(**parameters, distribution_specification={"number_of_workers": 2.0})
     assert shared.table().equals(alone.table())
     assert shared.manifest == alone.manifest
     assert "2 processes of this machine" in capsys.readouterr().out
@@ -60,10 +60,11 @@ def test_processes_give_the_same_predictions_in_the_same_order(source, model, pr
 
 def test_wrong_rows_and_settings_are_refused_as_without_workers(tmp_path, source, model, refused):
     parameters = {"model": model, "source": str(source), **PARAMETERS, "on_bad_row": "refuse"}
-    assert refused(**parameters, workers=2) == refused(**parameters)
+    workers = {"number_of_workers": 2}
+    assert refused(**parameters, distribution_specification=workers) == refused(**parameters)
     assert "row 302" in refused(**parameters)
-    assert "worker_gpus = 1" in refused(**parameters, workers=2, distribution_specification={"worker_gpus": 1})
-    assert "workers is 0" in refused(**parameters, distribution_specification={"worker_cpus": 1})
+    assert "worker_gpus = 1" in refused(**parameters, distribution_specification={**workers, "worker_gpus": 1})
+    assert "number_of_workers is 0" in refused(**parameters, distribution_specification={"worker_cpus": 1})
 
 
 @pytest.mark.usefixtures("chunks")
@@ -82,9 +83,9 @@ def test_workers_of_other_machines_take_the_model_and_the_rows_from_the_store(
         engine = DaskEngine("s3://pipelines/scratch", scheduler=address)
         output = dsl.Artifact(uri=str(tmp_path / "elsewhere"))
 
-        def run(model=None, **addresses):
+        def run(model=None, dataset=None, **addresses):
             values = {"model_uri": "s3://pipelines/model", "source": "s3://pipelines/rows.csv", **addresses}
-            return run_prediction(parse_request(model=model, dataset=None, **values, **PARAMETERS), output, engine)
+            return run_prediction(parse_request(model=model, dataset=dataset, **values, **PARAMETERS), output, engine)
 
         assert run() == alone.rows
         store.upload(model / "model.onnx", "artifact/model.onnx")
@@ -99,7 +100,12 @@ def test_workers_of_other_machines_take_the_model_and_the_rows_from_the_store(
             run(model=("", "s3://pipelines/nothing"), model_uri="")
         assert run() == alone.rows
         assert store.list("scratch") == []
-        for wrong in ({"source": str(source)}, {"model_uri": str(model)}, {"source": "https://example.com/rows.csv"}):
+        for wrong in (
+            {"source": str(source)},
+            {"model_uri": str(model)},
+            {"source": "https://example.com/rows.csv"},
+            {"dataset": str(tmp_path / "data" / "train"), "source": ""},
+        ):
             with pytest.raises(ValueError, match="this machine"):
                 run(**wrong)
     parts = sorted(Path(output.path).glob("*.parquet"))

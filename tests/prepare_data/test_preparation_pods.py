@@ -383,30 +383,49 @@ def test_wrong_data_fail_the_step_with_their_error_and_leave_nothing(run):
 
 
 @pytest.mark.parametrize(
-    ("workers", "scheduler", "settings", "error"),
+    ("specification", "error"),
     [
-        (-1, "", {}, "workers = -1 is not a whole number from 0 to 10000"),
-        ("2.5", "", {}, "workers = '2.5' is not a whole number"),
-        (2, "tcp://dask:8786", {}, "workers is 2 and dask_scheduler 'tcp://dask:8786'"),
-        (0, "dask:8786", {}, "dask_scheduler is 'dask:8786': it must be an address"),
-        (0, "", {"worker_cpus": 2}, "distribution_specification has worker_cpus, but workers is 0"),
-        (2, "", {"number_of_workers": 3}, "number_of_workers = 3: the input workers sets their number; remove it"),
-        (2, "", {"worker_gpus": 1}, "worker_gpus = 1: the step uses no GPUs; remove it"),
-        (0, "tls://dask:8786", {}, "dask_scheduler is 'tls://dask:8786': it must be an address"),
-        (2, "", {"ps_cpus": 3}, "ps_cpus = 3 is a key of TF, not of Job"),
+        ({"number_of_workers": -1}, "number_of_workers = -1 is not a whole number from 0 to 10000"),
+        ({"number_of_workers": "2.5"}, "number_of_workers = '2.5' is not a whole number"),
         (
-            2,
-            "",
-            {"worker_memory": "64Mi"},
+            {"number_of_workers": 2, "dask_scheduler": "tcp://dask:8786"},
+            "number_of_workers = 2 and dask_scheduler = 'tcp://dask:8786': the cluster of the scheduler has its own",
+        ),
+        ({"dask_scheduler": "dask:8786"}, "dask_scheduler = 'dask:8786' is not the address of a scheduler"),
+        ({"dask_scheduler": "tls://dask:8786"}, "dask_scheduler = 'tls://dask:8786' is not the address of a scheduler"),
+        ({"dask_schedule": "tcp://dask:8786"}, "is not a known key; did you mean dask_scheduler?"),
+        ({"worker": 2}, "'worker' = 2 is not a known key; did you mean number_of_workers or"),
+        ({"worker_cpus": 2}, "distribution_specification has worker_cpus, but number_of_workers is 0"),
+        (
+            {"worker_cpus": 2, "dask_scheduler": "tcp://dask:8786"},
+            "distribution_specification has worker_cpus, but number_of_workers is 0",
+        ),
+        ({"number_of_workers": 2, "worker_gpus": 1}, "worker_gpus = 1: the step uses no GPUs; remove it"),
+        ({"number_of_workers": 2, "ps_cpus": 3}, "ps_cpus = 3 is a key of TF, not of Job"),
+        (
+            {"number_of_workers": 2, "worker_memory": "64Mi"},
             "worker_memory = '64Mi' is too little for a worker of this step; set it to",
         ),
-        (2, "", {"worker_memory": "2 GB"}, "worker_memory = '2 GB' is not an amount of memory"),
+        ({"number_of_workers": 2, "worker_memory": "2 GB"}, "worker_memory = '2 GB' is not an amount of memory"),
+        ("2", "distribution_specification = '2' is not a dict"),
     ],
 )
-def test_wrong_settings_of_workers_are_refused(workers, scheduler, settings, error):
-    with pytest.raises(ValueError, match=re.escape(error)):
-        parse_workers(workers, scheduler, settings, LEAST_MEMORY)
+def test_wrong_settings_of_workers_are_refused(specification, error):
+    with pytest.raises(ValueError, match=f"^distribution_specification.*{re.escape(error)}|^{re.escape(error)}"):
+        parse_workers(specification, LEAST_MEMORY)
 
 
 def test_numbers_of_workers_come_as_kfp_delivers_them():
-    assert [parse_workers(number, "", {}).count for number in (0, 2.0, "2", "2.0")] == [0, 2, 2, 2]
+    assert [parse_workers({"number_of_workers": number}).count for number in (0, 2.0, "2", "2.0")] == [0, 2, 2, 2]
+    assert parse_workers('{"number_of_workers": 3, "worker_memory": "1Gi"}').settings.worker_memory == "1Gi"
+
+
+@pytest.mark.parametrize("specification", [None, "", {}, {"number_of_workers": None, "dask_scheduler": ""}])
+def test_without_workers_the_step_is_alone(specification):
+    workers = parse_workers(specification)
+    assert (workers.count, workers.scheduler) == (0, "")
+
+
+def test_a_scheduler_has_workers_of_its_own():
+    workers = parse_workers({"dask_scheduler": "tcp://dask:8786"})
+    assert (workers.count, workers.scheduler) == (0, "tcp://dask:8786")
