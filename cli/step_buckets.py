@@ -1,5 +1,6 @@
 """The buckets that the steps of a compiled pipeline use if nobody sets its inputs. Pure."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ def read_step_buckets(spec: Mapping[str, Any]) -> list[StepBucket]:
     """
     buckets: dict[str, StepBucket] = {}
     for step, is_own, parameters in _steps(spec, spec.get("root", {}), {}):
-        for name, value in parameters.items():
+        for name, value in _with_entries(parameters) if is_own else parameters.items():
             # A value with a placeholder is known in the run.
             if not isinstance(value, str) or "{{$" in value:
                 continue
@@ -93,6 +94,24 @@ def _steps(
             yield from _steps(spec, inner, arguments)
         else:
             yield name, has_library(spec, inner.get("executorLabel", "")), {**_defaults(inner), **arguments}
+
+
+_DICTS = ("split",)
+"""Parameters of the steps of this library that are dicts with addresses."""
+
+_INSERTED = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
+"""A value that KFP inserts into a dict."""
+
+
+def _with_entries(parameters: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """Yield the name and the value of each parameter, and of each entry of a dict that may have addresses."""
+    for name, value in parameters.items():
+        if name in _DICTS and isinstance(value, Mapping):
+            for key, entry in value.items():
+                inserted = _INSERTED.fullmatch(entry) if isinstance(entry, str) else None
+                yield key, parameters.get(inserted[1]) if inserted else entry
+        else:
+            yield name, value
 
 
 def _defaults(component: Mapping[str, Any]) -> dict[str, object]:

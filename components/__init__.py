@@ -4,7 +4,7 @@ They are `prepare_data`, `train`, `evaluate`, `export_model`, `fingerprint_sourc
 
 The environment variables of `Delivery.from_environment` configure how the steps find this library. `steps(delivery)`
 returns the same seven steps for another delivery. `SingleJob`, `TensorFlow`, `Mpi` and `PyTorch` make the
-`distribution_specification` of `train`.
+`distribution_specification` of `train`, and `Split` the `split` of `prepare_data`.
 """
 
 import os
@@ -15,6 +15,7 @@ from typing import Any
 # A step has kfp without its compiler. kfp itself checks the same variable.
 if os.environ.get("_KFP_RUNTIME") != "true":
     from kfp_distributed.components.kfp_interface.delivery import Delivery
+    from kfp_distributed.components.prepare_data.split_parameter import Split
     from kfp_distributed.components.step_components import Steps, steps
     from kfp_distributed.components.train.describe.distributions import Mpi, PyTorch, SingleJob, TensorFlow
     from kfp_distributed.components.train.describe.pod_settings import Toleration, Volume
@@ -24,6 +25,7 @@ if os.environ.get("_KFP_RUNTIME") != "true":
         "Mpi",
         "PyTorch",
         "SingleJob",
+        "Split",
         "Steps",
         "TensorFlow",
         "Toleration",

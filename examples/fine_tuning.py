@@ -214,7 +214,10 @@ def fine_tune_on_messages(
         learning_rate: Learning rate. A model with pre-trained weights needs some 5e-5.
     """
     data = prepare_data(
-        source=source, label_column="team", columns={"message": "text"}, validation_fraction=0.25, test_fraction=0.0
+        source=source,
+        label_column="team",
+        columns={"message": "text"},
+        split={"validation_fraction": 0.25, "test_fraction": 0},
     )
     train(
         train_dataset=data.outputs["train_dataset"],

@@ -14,7 +14,10 @@ def train_on_own_data(source: str, label_column: str) -> float:
     """Train on the rows of a file, and return the accuracy on the test dataset."""
     fingerprint = fingerprint_source(source=source)
     data = prepare_data(
-        source=source, label_column=label_column, test_fraction=0.2, source_fingerprint=fingerprint.output
+        source=source,
+        label_column=label_column,
+        split={"test_fraction": 0.2},
+        source_fingerprint=fingerprint.output,
     )
     training = train(
         train_dataset=data.outputs["train_dataset"],

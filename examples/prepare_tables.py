@@ -43,21 +43,23 @@ def codes() -> dsl.PipelineTask:
 # --8<-- [start:patients]
 def patients() -> dsl.PipelineTask:
     """Several rows of each patient."""
-    return prepare_data(source="scans.csv", group_column="patient")
+    return prepare_data(source="scans.csv", split={"group_column": "patient"})
     # --8<-- [end:patients]
 
 
 # --8<-- [start:time]
 def time() -> dsl.PipelineTask:
     """The newest rows test the model."""
-    return prepare_data(source="sales.csv", label_column="sold", time_column="day", validation_fraction=0.2)
+    return prepare_data(
+        source="sales.csv", label_column="sold", split={"time_column": "day", "validation_fraction": 0.2}
+    )
     # --8<-- [end:time]
 
 
 # --8<-- [start:files]
 def files() -> dsl.PipelineTask:
     """A file for each dataset."""
-    return prepare_data(source="train.csv", validation_source="validation.csv", test_source="test.csv")
+    return prepare_data(source="train.csv", split={"validation_source": "validation.csv", "test_source": "test.csv"})
     # --8<-- [end:files]
 
 
@@ -104,5 +106,5 @@ def large_table() -> dsl.PipelineTask:
 # --8<-- [start:like]
 def new_rows(train_dataset: str) -> dsl.PipelineTask:
     """New rows for a model that was trained before."""
-    return prepare_data(source="new.csv", like=train_dataset, validation_fraction=0, test_fraction=1)
+    return prepare_data(source="new.csv", like=train_dataset, split={"validation_fraction": 0, "test_fraction": 1})
     # --8<-- [end:like]

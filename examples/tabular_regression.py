@@ -45,7 +45,7 @@ def predict_progress(source: str, workers: int = 2, epochs: int = 10) -> float:
         workers: Number of workers.
         epochs: Number of passes over the rows.
     """
-    data = prepare_data(source=source, label_column="progress", task="regression", test_fraction=0.2)
+    data = prepare_data(source=source, label_column="progress", task="regression", split={"test_fraction": 0.2})
     training = train(
         train_dataset=data.outputs["train_dataset"],
         validation_dataset=data.outputs["validation_dataset"],

@@ -201,8 +201,7 @@ def classify_messages(source: str, workers: int = 1, epochs: int = 6) -> None:
         source=source,
         label_column="team",
         columns={"message": "text"},
-        validation_fraction=0.25,
-        test_fraction=0.0,
+        split={"validation_fraction": 0.25, "test_fraction": 0},
     )
     train(
         train_dataset=data.outputs["train_dataset"],

@@ -51,11 +51,10 @@ def training_function(with_steps: Steps, export_if_good_enough: Callable[..., An
         task: str = "auto",
         columns: dict = {},  # noqa: B006
         drop_columns: list[str] = [],  # noqa: B006
+        split: dict = {},  # noqa: B006
         missing: str = "auto",
-        rare_classes: str = "refuse",
         csv_format: dict = {},  # noqa: B006
-        group_column: str = "",
-        time_column: str = "",
+        rare_classes: str = "refuse",
         shards: int = 8,
         train_specification: dict = {"trainer": "keras_classifier"},  # noqa: B006
         train_parameters: dict = {"epochs": 15},  # noqa: B006
@@ -84,16 +83,16 @@ def training_function(with_steps: Steps, export_if_good_enough: Callable[..., An
                 or "date". Example: {"zip": "category"}. Default: {}.
             drop_columns: Names of the columns that are neither inputs nor the label. Example: ["id"]. Default: no
                 columns.
+            split: How the rows are divided. The keys used most are "validation_fraction", "test_fraction",
+                "group_column" (rows with equal values of it come into one dataset) and "time_column" (the newest rows
+                become the test dataset). Example: {"group_column": "patient", "test_fraction": 0.2}. Default: {}, which
+                means a tenth of the rows for each, drawn at random.
             missing: What becomes of missing values. Allowed values: "impute" (the median of the training rows), "drop"
                 (leave the row out), "refuse" (an error), "keep" (NaN) and "auto" (impute). Default: "auto".
-            rare_classes: What becomes of classes of one row. Allowed values: "refuse" (an error) and "drop" (leave
-                their rows out). Default: "refuse".
             csv_format: How CSV files are written. Example: {"separator": ";", "decimal": ",", "missing": ["?"]}.
                 Default: {}, which means commas, points, UTF-8 and a header.
-            group_column: Column whose equal values come into one dataset. Example: "patient". Default: empty, which
-                means that rows are divided at random.
-            time_column: Column of dates, times or numbers: the newest rows become the test dataset. Example: "sold_on".
-                Default: empty.
+            rare_classes: What becomes of classes of one row. Allowed values: "refuse" (an error) and "drop" (leave
+                their rows out). Default: "refuse".
             shards: Number of Parquet files that the training data is divided into, from 1 to 512. More shards
                 make each file smaller, and a replica must have memory for one. Default: 8.
             train_specification: What each replica runs: {"trainer": NAME}, {"function": NAME, "source": TEXT} or
@@ -143,11 +142,10 @@ def training_function(with_steps: Steps, export_if_good_enough: Callable[..., An
             task=task,
             columns=columns,
             drop_columns=drop_columns,
+            split=split,
             missing=missing,
-            rare_classes=rare_classes,
             csv_format=csv_format,
-            group_column=group_column,
-            time_column=time_column,
+            rare_classes=rare_classes,
             shards=shards,
             source_fingerprint=fingerprint.output,
         )

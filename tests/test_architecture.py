@@ -110,7 +110,7 @@ TRAIN_ROOMS = (("describe",), ("run",), ("tell",), ("component", "step"))
 module imports only from its own room and the rooms before it."""
 
 PREPARE_DATA = "components.prepare_data"
-SETTINGS = ("csv_format", "preparation_options")
+SETTINGS = ("csv_format", "preparation_options", "split_parameter")
 """Modules of `prepare_data` that all its rooms may import."""
 
 DOWNWARDS = {(f"{PREPARE_DATA}.preparation_options", f"{PREPARE_DATA}.columns.dates")}

@@ -18,6 +18,7 @@ import yaml  # type: ignore[import-untyped]
 
 from kfp_distributed.cli.main import main
 from kfp_distributed.components import steps
+from kfp_distributed.components.prepare_data import split_parameter
 from kfp_distributed.components.train.describe.distributions import KEYS, TYPES, types_of
 from kfp_distributed.pipelines.train_and_deploy import train_and_deploy
 from kfp_distributed.pipelines.train_and_export import train_and_export
@@ -74,6 +75,7 @@ def generated_parts(root: Path = ROOT) -> dict[str, Callable[[], str]]:
         ),
         "commands": lambda: describe_commands(main, "kfp-distributed"),
         "distribution keys": describe_distribution_keys,
+        "split keys": describe_split_keys,
         "trainers": describe_trainers,
         "training parameters": describe_training_parameters,
         "describe of train": lambda: describe_modules(root / "components" / "train" / "describe"),
@@ -176,6 +178,15 @@ def describe_distribution_keys() -> str:
         default = key.default_text or f"`{json.dumps(key.default)}`"
         rows.append((f"`{name}`", belongs_to, key.kind.allowed, default, key.meaning.rstrip(".")))
     return table(("key", "belongs to", "allowed", "default", "meaning"), rows)
+
+
+def describe_split_keys() -> str:
+    """Return the table of the keys of a `split`."""
+    rows = [
+        (f"`{name}`", key.kind.allowed, key.default_text or f"`{json.dumps(key.default)}`", key.meaning.rstrip("."))
+        for name, key in split_parameter.KEYS.items()
+    ]
+    return table(("key", "allowed", "default", "meaning"), rows)
 
 
 def describe_attributes(described: type) -> str:

@@ -3,16 +3,16 @@
 from typing import Any
 
 from kfp_distributed.components.kfp_interface.kfp_internals import as_float_channel, float_parameters
-from kfp_distributed.components.train.describe.distributions import Distribution
+from kfp_distributed.components.train.describe.builder import Builder
 from kfp_distributed.components.train.describe.pipeline_values import is_of_pipeline
 
 
 def accept_input_values(component: Any) -> Any:  # noqa: ANN401  (kfp exports no type for its components)
-    """Change a component or pipeline so that it also takes ints as floats, and distributions as dicts; return it.
+    """Change a component or pipeline so that it also takes ints as floats, and builders as dicts; return it.
 
     An int becomes a float. An int that is only known in the run, such as a pipeline parameter or an item of a
-    `ParallelFor`, is passed as it is: KFP has one type of JSON number for both. An object such as `TensorFlow` becomes
-    its dict.
+    `ParallelFor`, is passed as it is: KFP has one type of JSON number for both. An object such as `TensorFlow` or
+    `Split` becomes its dict.
 
     Args:
         component: A component or pipeline of `kfp.dsl`.
@@ -35,14 +35,15 @@ def accept_input_values(component: Any) -> Any:  # noqa: ANN401  (kfp exports no
 
 
 def _as_dict(name: str, value: Any, is_pipeline: bool) -> Any:  # noqa: ANN401
-    if not isinstance(value, Distribution):
+    if not isinstance(value, Builder):
         return value
     entries = value.to_dict()
     of_pipeline = [key for key, entry in entries.items() if is_of_pipeline(entry)]
     if is_pipeline and of_pipeline:
         raise ValueError(
             f"{name} has a value of the pipeline at {', '.join(of_pipeline)}. KFP replaces no value inside a dict that "
-            "is passed to a pipeline; pass plain values here, or pass the object to the component `train`"
+            "is passed to a pipeline; pass plain values here, or pass the object to the component "
+            f"`{value.component}`"
         )
     return entries
 

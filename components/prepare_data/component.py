@@ -11,21 +11,15 @@ def prepare_data(
     source: str,
     label_column: str = "label",
     task: str = "auto",
-    validation_fraction: float = 0.1,
-    test_fraction: float = 0.1,
-    validation_source: str = "",
-    test_source: str = "",
-    group_column: str = "",
-    time_column: str = "",
-    shards: int = 8,
-    seed: int = 0,
     columns: dict = {},  # type: ignore[type-arg]  # kfp knows it as it is
     drop_columns: list[str] = [],
+    split: dict = {},  # type: ignore[type-arg]
     missing: str = "auto",
-    on_bad_row: str = "refuse",
-    rare_classes: str = "refuse",
     csv_format: dict = {},  # type: ignore[type-arg]
     image_size: str = "",
+    on_bad_row: str = "refuse",
+    rare_classes: str = "refuse",
+    shards: int = 8,
     like: str = "",
     source_fingerprint: str = "",
     distribution_specification: dict = {},  # type: ignore[type-arg]
@@ -48,40 +42,25 @@ def prepare_data(
             number), "none" (nothing: all columns keep their types, for functions of your own) and "auto": regression
             for numbers with fractions or more than 100 different whole numbers, else classification, and none without a
             label_column. The log says what was chosen and why. Default: "auto".
-        validation_fraction: Fraction of the rows for the validation dataset, from 0 to less than 1. With 0 that dataset
-            is empty. Default: 0.1.
-        test_fraction: Fraction of the rows for the test dataset, from 0 to less than 1. The sum of both fractions must
-            be less than 1; with `like` it may be 1. Default: 0.1.
-        validation_source: Path or address of the rows of the validation dataset, with the same columns. Then
-            validation_fraction is not used. Example: "s3://data/validation.csv". Default: empty, which means rows of
-            `source`.
-        test_source: Path or address of the rows of the test dataset, with the same columns. Then test_fraction is not
-            used. Example: "s3://data/test.csv". Default: empty, which means rows of `source`.
-        group_column: Column whose equal values come into one dataset, such as the patient of each row. It is no input
-            unless it is in `columns`. The fractions are those of the rows, as near as whole groups allow. Example:
-            "patient". Default: empty, which means that rows are divided at random.
-        time_column: Column of dates, times or numbers: the newest rows become the test dataset, those before them the
-            validation dataset. It is no input unless it is in `columns`. Example: "sold_on". Default: empty.
-        shards: Number of Parquet files of the training dataset, from 1 to 512. More shards make each file
-            smaller, and a replica of `train` must have memory for one. Default: 8.
-        seed: Seed of the random split, a whole number of at least 0. The same data and seed give the same split.
-            Default: 0.
         columns: Kinds of columns that are not to be guessed, by name: "number", "category" (also of integer codes),
             "date", "text", "binary", "list<float>", "list<int>" or "list<text>". Texts, binary values and lists are
             kept as they are, for functions of your own. After "date" may be a format of Python's strptime. Example:
             {"zip": "category", "review": "text", "sold_on": "date %d/%m/%Y"}. Default: {}.
         drop_columns: Names of the columns that are neither inputs nor the label, such as IDs. Example: ["id", "name"].
             Default: no columns.
+        split: How the rows are divided. Keys: "validation_fraction" and "test_fraction" (fraction of the rows for that
+            dataset, from 0 to less than 1, 0.1 by default; with 0 it is empty, and the sum of both must be less than 1
+            unless `like` is set), "group_column" (rows with equal values of it, such as the patient, come into one
+            dataset, with the fractions as near as whole groups allow), "time_column" (column of dates, times or
+            numbers: the newest rows become the test dataset, those before them the validation dataset),
+            "validation_source" and "test_source" (path or address of the rows of that dataset, with the same columns,
+            in place of its fraction) and "seed" (a whole number of at least 0; the same data and seed give the same
+            split). Both columns are no inputs unless they are in `columns`. Example: {"group_column": "patient",
+            "test_fraction": 0.2}. Default: {}, which means a tenth of the rows for each, drawn at random with seed 0.
         missing: What becomes of missing values. Allowed values: "impute" (numbers by the median of the training rows,
             which the exported model puts there, too; a missing category is a class of its own), "drop" (leave the row
             out), "refuse" (an error), "keep" (NaN) and "auto": "keep" for the task "none", else "impute". Default:
             "auto".
-        on_bad_row: What becomes of rows that cannot be used, such as those with a text in a column of numbers. Allowed
-            values: "refuse" (an error that names the first 20 of them) and "skip" (leave them out; the overview has
-            their number). Default: "refuse".
-        rare_classes: What becomes of classes of one row, of which a model can learn and be tested nothing. Allowed
-            values: "refuse" (an error) and "drop" (leave their rows out; the overview has their number). Default:
-            "refuse".
         csv_format: How CSV files are written: "separator", "decimal" ("." or ","), "encoding", "header" (whether the
             first row has the names; else the columns are column_1, column_2, ...), "missing" (more texts that stand
             for a missing value) and "usual_missing" (whether NA, None and others do). Example: {"separator": ";",
@@ -89,9 +68,17 @@ def prepare_data(
             Separator and decimal commas are found by the first rows.
         image_size: Size to which all images are scaled, as WIDTHxHEIGHT in pixels. Example: "28x28". Default: empty,
             which means the size of the first image by name.
+        on_bad_row: What becomes of rows that cannot be used, such as those with a text in a column of numbers. Allowed
+            values: "refuse" (an error that names the first 20 of them) and "skip" (leave them out; the overview has
+            their number). Default: "refuse".
+        rare_classes: What becomes of classes of one row, of which a model can learn and be tested nothing. Allowed
+            values: "refuse" (an error) and "drop" (leave their rows out; the overview has their number). Default:
+            "refuse".
+        shards: Number of Parquet files of the training dataset, from 1 to 512. More shards make each file
+            smaller, and a replica of `train` must have memory for one. Default: 8.
         like: Folder of a dataset of an earlier run, whose columns, vocabularies, classes and statistics are applied to
             these rows, so that its model can be evaluated on them. It is the address that KFP shows for a dataset. With
-            test_fraction 1 all rows become the test dataset. Example:
+            {"validation_fraction": 0, "test_fraction": 1} as `split` all rows become the test dataset. Example:
             "s3://mlpipeline/v2/artifacts/digits/8f3c.../prepare-data/51b2.../train_dataset". Default: empty, which
             means the columns and statistics of these rows.
         source_fingerprint: Output of `fingerprint_source` for the same source. The cache of Kubeflow Pipelines compares

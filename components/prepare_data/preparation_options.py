@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 from kfp_distributed.components.prepare_data.columns.dates import form_of, is_form
 from kfp_distributed.components.prepare_data.csv_format import CsvFormat, parse_csv_format
+from kfp_distributed.components.prepare_data.split_parameter import MAXIMUM_SEED, check_split
 from kfp_distributed.storage.dataset import TASKS, DatasetManifest, Task
 
 # Rows wait in memory until they are a row group. With more shards, row groups would be small.
@@ -117,7 +118,7 @@ def parse_options(
         validation_fraction=_number("validation_fraction", validation_fraction, bool(like)),
         test_fraction=_number("test_fraction", test_fraction, bool(like)),
         shards=_whole_number("shards", shards, 1, MAXIMUM_SHARDS),
-        seed=_whole_number("seed", seed, 0, 2**53 - 1),
+        seed=_whole_number("seed", seed, 0, MAXIMUM_SEED),
         image_size=(int(size[1]), int(size[2])) if image_size else None,
         drop_columns=tuple(drop_columns),
         source_fingerprint=source_fingerprint,
@@ -137,24 +138,17 @@ def parse_options(
 
 def _check_together(options: Options) -> None:
     """Check parameters that exclude each other."""
-    validation, test = options.validation_fraction, options.test_fraction
-    if validation + test >= 1 and not (options.like and validation + test == 1):
-        raise ValueError(f"validation_fraction {validation:g} and test_fraction {test:g}: their sum must be below 1")
+    check_split(vars(options), may_be_1=options.like is not None)
     if options.label_column in options.drop_columns:
         raise ValueError(f"drop_columns has {options.label_column!r}, which is the label_column: take it out")
     if not options.label_column and options.task not in (None, "none"):
         raise ValueError(f"label_column is empty, and the task {options.task!r} needs one: name the column to predict")
-    if options.group_column and options.time_column:
-        raise ValueError(
-            f"group_column {options.group_column!r} and time_column {options.time_column!r}: a split follows one of "
-            "them, so leave the other one empty"
-        )
     for parameter in ("group_column", "time_column"):
         name = getattr(options, parameter)
         if name and name in (options.label_column, *options.drop_columns):
             raise ValueError(
-                f"{parameter} is {name!r}, which is the label_column or in drop_columns: name another column (this one "
-                "is no input unless it is in columns)"
+                f"split: {parameter} is {name!r}, which is the label_column or in drop_columns: name another column "
+                "(this one is no input unless it is in columns)"
             )
     for name in options.columns:
         if name in (options.label_column, *options.drop_columns):
@@ -197,7 +191,7 @@ def _number(name: str, value: object, may_be_1: bool) -> float:
     """Return a number from 0 to less than 1, or to 1."""
     number = _as_float(value)
     if not (0 <= number < 1 or (may_be_1 and number == 1)):
-        raise ValueError(f"{name} is {value!r}: it must be a number from 0 to less than 1 (1 only with like)")
+        raise ValueError(f"split: {name} is {value!r}: it must be a number from 0 to less than 1 (1 only with like)")
     return number
 
 

@@ -15,9 +15,10 @@ from kfp_distributed.components.prepare_data.preparation_options import parse_op
 from kfp_distributed.components.prepare_data.preparation_run import prepare_in_pods
 from kfp_distributed.components.prepare_data.prepare import prepare
 from kfp_distributed.components.prepare_data.sources.reading import RowsRefused
+from kfp_distributed.components.prepare_data.split_parameter import parse_split
 from kfp_distributed.components.train.tell.log_format import print_entry
 from kfp_distributed.components.train.tell.step_log import StepLog
-from kfp_distributed.components.worker_pool.worker_choice import engine_of, parse_workers, pod_runner
+from kfp_distributed.components.worker_pool.worker_choice import Workers, engine_of, parse_workers, pod_runner
 from kfp_distributed.components.worker_pool.worker_run import WorkersFailed
 from kfp_distributed.library.address_secrets import without_secrets
 from kfp_distributed.storage.errors import StorageError, one_line
@@ -25,6 +26,7 @@ from kfp_distributed.storage.placeholders import refuse_placeholders
 from kfp_distributed.storage.shards import fetch_manifest
 
 _LOG = StepLog(print_entry)
+_HELD_OUT = ("validation", "test")
 
 
 def run_step(
@@ -34,8 +36,7 @@ def run_step(
     test_dataset: Artifact,
     overview: Artifact,
     source: str,
-    validation_source: str = "",
-    test_source: str = "",
+    split: Mapping[str, Any] = MappingProxyType({}),
     like: str = "",
     source_fingerprint: str = "",
     distribution_specification: Mapping[str, Any] = MappingProxyType({}),
@@ -48,50 +49,48 @@ def run_step(
             error nowhere else.
     """
     datasets = {"train": train_dataset, "validation": validation_dataset, "test": test_dataset}
-    others = {"validation": validation_source, "test": test_source}
-    texts = {
-        "source": source,
-        "validation_source": validation_source,
-        "test_source": test_source,
-        "source_fingerprint": source_fingerprint,
-        "like": like,
-        "distribution_specification": distribution_specification,
-        **{name: value for name, value in parameters.items() if not isinstance(value, int | float)},
-    }
+    given = {"source": source, "split": split, "like": like, "source_fingerprint": source_fingerprint}
+    texts = {name: value for name, value in parameters.items() if not isinstance(value, int | float)}
     # KFP cancels a step by SIGTERM. Without a handler, the folders for downloads and pieces would stay.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _end)
     try:
-        refuse_placeholders(texts)
+        refuse_placeholders({**given, **texts, "distribution_specification": distribution_specification})
         chosen = parse_workers(distribution_specification, LEAST_MEMORY)
-        options = parse_options(
-            **parameters, source_fingerprint=source_fingerprint, like=fetch_manifest(like) if like else None
+        divided = parse_split(split)
+        others = {name: address for name in _HELD_OUT if (address := divided.pop(f"{name}_source"))}
+        request = PreparationRequest(
+            source=source,
+            sources_of_splits=others,
+            parameters={**parameters, **divided},
+            like=like,
+            source_fingerprint=source_fingerprint,
+            uris={name: dataset.uri for name, dataset in datasets.items()},
+            workers=chosen.count,
+            folder=preparation_folder(train_dataset.uri),
         )
-        if source != DIGITS:  # The library has these data, so they change with the step's own program.
-            print(cache_remark(source, source_fingerprint), flush=True)
-        others = {split: address for split, address in others.items() if address}
-        folder = preparation_folder(train_dataset.uri)
-        if runner := pod_runner(chosen, train_dataset.uri, _LOG):
-            request = PreparationRequest(
-                source=source,
-                sources_of_splits=others,
-                parameters=parameters,
-                like=like,
-                source_fingerprint=source_fingerprint,
-                uris={split: dataset.uri for split, dataset in datasets.items()},
-                workers=chosen.count,
-                folder=folder,
-            )
-            prepare_in_pods(request, chosen.settings, runner, datasets, Path(overview.path), _LOG)
-        else:
-            with engine_of(chosen, train_dataset.path, train_dataset.uri, folder) as engine:
-                prepare(source, options, datasets, overview.path, others, engine)
+        _prepare(request, chosen, datasets, overview)
     except WorkersFailed as error:
         raise SystemExit(f"\n{error}") from None
     except (ValueError, OSError, StorageError, ClusterError) as error:
         # Its lines name a row each. Other errors may have those of a library, such as Arrow.
         text = error if isinstance(error, RowsRefused) else one_line(error)
         raise SystemExit(f"\n{type(error).__name__}: {text}") from None
+
+
+def _prepare(
+    request: PreparationRequest, workers: Workers, datasets: Mapping[str, Artifact], overview: Artifact
+) -> None:
+    like = fetch_manifest(request.like) if request.like else None
+    options = parse_options(**request.parameters, source_fingerprint=request.source_fingerprint, like=like)
+    if request.source != DIGITS:  # The library has these data, so they change with the step's own program.
+        print(cache_remark(request.source, request.source_fingerprint), flush=True)
+    train = datasets["train"]
+    if runner := pod_runner(workers, train.uri, _LOG):
+        prepare_in_pods(request, workers.settings, runner, datasets, Path(overview.path), _LOG)
+    else:
+        with engine_of(workers, train.path, train.uri, request.folder) as engine:
+            prepare(request.source, options, datasets, overview.path, request.sources_of_splits, engine)
 
 
 def cache_remark(source: str, source_fingerprint: str) -> str:

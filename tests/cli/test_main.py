@@ -40,6 +40,7 @@ ARGUMENTS = {
     "cancel": " JOB",
     "serve": " MODEL",
     "models": " COMMAND [ARGS]...",
+    "schema": " [PARAMETER]",
 }
 
 

@@ -202,6 +202,28 @@ class TestStepBuckets:
             StepBucket("export-beside", "bucket", ""),
         ]
 
+    @staticmethod
+    @dsl.component(base_image="python:3.11")
+    def prepare(source: str, split: dict = {"test_source": "s3://default/test.csv"}, note: dict = {}) -> None:  # noqa: B006
+        pass
+
+    def test_addresses_in_a_split_are_read(self, tmp_path):
+        @dsl.pipeline
+        def pipeline(address: str = "s3://parameter/v.csv", split: dict = {"validation_source": "minio://pipeline/v"}):  # noqa: B006
+            self.prepare(source="digits", note={"test_source": "s3://note"})
+            self.prepare(source="s3://rows/a.csv", split=split)
+            self.prepare(source="digits", split={"validation_source": address, "group_column": "s3:", "seed": 1})
+            self.prepare(source="digits", split={"test_source": f"{address}.gz"})
+
+        assert sorted(self.buckets_of(pipeline, tmp_path)) == [
+            StepBucket("prepare", "test_source", "s3://default/test.csv"),
+            StepBucket("prepare-2", "source", "s3://rows/a.csv"),
+            StepBucket("prepare-2", "validation_source", "minio://pipeline/v"),
+            StepBucket("prepare-3", "validation_source", "s3://parameter/v.csv"),
+        ]
+        of_another_library = {bucket.parameter for bucket in self.buckets_of(pipeline, tmp_path, library="")}
+        assert of_another_library & {"validation_source", "test_source"} == set()
+
     def test_an_address_in_no_bucket_is_a_warning(self):
         assert judge_address("export-model", "/mnt/exports") == Check(
             "bucket of export-model",

@@ -6,11 +6,12 @@ from google.protobuf.json_format import MessageToDict
 from kfp import compiler, dsl
 from kfp.dsl.types.type_utils import InconsistentTypeException
 
-from kfp_distributed.components import TensorFlow, prepare_data
+from kfp_distributed.components import Split, TensorFlow, prepare_data
 from kfp_distributed.components.kfp_interface.input_values import accept_input_values
 from kfp_distributed.components.kfp_interface.packaging import make_step
 from kfp_distributed.pipelines.local_run import local_run
 from kfp_distributed.pipelines.train_and_export import train_and_export
+from kfp_distributed.storage.dataset import DatasetManifest
 
 
 @accept_input_values
@@ -62,13 +63,13 @@ def test_an_int_arrives_as_a_float(tmp_path, pipeline, expected):
 
 def test_items_of_a_parallel_for_may_be_whole(tmp_path):
     @dsl.pipeline
-    def sweep(fractions: list[int]):
-        with dsl.ParallelFor([0, 0.5]) as fraction:
-            prepare_data(source="digits", validation_fraction=fraction)
-        with dsl.ParallelFor([{"fraction": 0}]) as item:
-            prepare_data(source="digits", test_fraction=item.fraction)
-        with dsl.ParallelFor(fractions) as fraction:
-            prepare_data(source="digits", test_fraction=fraction)
+    def sweep(bounds: list[int]):
+        with dsl.ParallelFor([0, 0.5]) as bound:
+            show(x=bound)
+        with dsl.ParallelFor([{"bound": 0}]) as item:
+            show(x=item.bound)
+        with dsl.ParallelFor(bounds) as bound:
+            show(x=bound)
 
     compiler.Compiler().compile(sweep, str(tmp_path / "sweep.yaml"))
     spec = yaml.safe_load((tmp_path / "sweep.yaml").read_text())
@@ -77,22 +78,26 @@ def test_items_of_a_parallel_for_may_be_whole(tmp_path):
         for component in spec["components"].values()
         for task in component.get("dag", {}).get("tasks", {}).values()
     ]
-    values = [
-        values[name]["componentInputParameter"]
-        for values in tasks
-        for name in ("validation_fraction", "test_fraction")
-        if name in values
-    ]
+    values = [values["x"]["componentInputParameter"] for values in tasks if "x" in values]
     assert len(values) == 3
     assert all(value.startswith("pipelinechannel--") for value in values)
-    parameters = spec["components"]["comp-prepare-data"]["inputDefinitions"]["parameters"]
-    assert [parameters[f"{name}_fraction"]["parameterType"] for name in ("validation", "test")] == ["NUMBER_DOUBLE"] * 2
+    parameters = spec["components"]["comp-show"]["inputDefinitions"]["parameters"]
+    assert parameters["x"]["parameterType"] == "NUMBER_DOUBLE"
 
 
-def test_prepare_data_takes_the_fraction_0(tmp_path):
-    with local_run(tmp_path, embedded_store=False):
-        task = prepare_data(source="digits", validation_fraction=0)
-    assert task.outputs["validation_dataset"].metadata == {"rows": 0, "task": "classification", "classes": 10}
+def test_a_fraction_of_a_split_may_be_whole_or_an_item_of_a_loop(tmp_path):
+    @dsl.pipeline
+    def sweep(seed: int = 3):
+        with dsl.ParallelFor([0, 0.5]) as fraction:
+            prepare_data(source="digits", split=Split(validation_fraction=fraction, test_fraction=0, seed=seed))
+
+    with local_run(tmp_path, embedded_store=False) as run:
+        sweep()
+    rows = [
+        DatasetManifest.from_json(path.read_text()).rows
+        for path in run.artifacts.glob("**/validation_dataset/dataset.json")
+    ]
+    assert sorted(rows) == [0, 898]
 
 
 def test_a_pipeline_takes_a_whole_number_too():

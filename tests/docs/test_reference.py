@@ -16,6 +16,7 @@ from release import IMAGES
 from kfp_distributed.components.evaluate.regression_scores import RegressionScores
 from kfp_distributed.components.evaluate.scores import Evaluation
 from kfp_distributed.components.evaluate.threshold import DIRECTIONS
+from kfp_distributed.components.prepare_data import split_parameter
 from kfp_distributed.components.prepare_data.report import data_warnings
 from kfp_distributed.components.prepare_data.scan.chunk_scan import MAXIMUM_DISTINCT
 from kfp_distributed.components.train.describe.distributions import KEYS, parse_distribution
@@ -143,6 +144,13 @@ def test_every_key_of_a_specification_is_described():
     assert rows["evaluator"][:3] == ["TF", "true or false", "`false`"]
     assert rows["worker_gpus"][:3] == ["all", KEYS["worker_gpus"].kind.allowed, "`0`"]
     assert rows["ps_cpus"][2] == "worker_cpus"
+
+
+def test_every_key_of_a_split_is_described():
+    rows = {row[0].strip("`"): row[1:] for row in rows_of(reference.describe_split_keys())}
+    assert [*rows] == [*split_parameter.KEYS]
+    assert [name for name, row in rows.items() if not all(row)] == []
+    assert rows["test_fraction"][:2] == [split_parameter.KEYS["test_fraction"].kind.allowed, "`0.1`"]
 
 
 def test_every_trainer_and_every_parameter_is_described():

@@ -27,18 +27,14 @@ DEFAULTS = {
 PREPARED = {
     "label_column": "label",
     "task": "auto",
-    "validation_fraction": 0,
-    "test_fraction": 0,
+    "split": {"validation_fraction": 0, "test_fraction": 0},
     "shards": 2,
-    "seed": 0,
     "columns": {},
     "drop_columns": [],
     "missing": "auto",
     "on_bad_row": "refuse",
     "csv_format": {},
     "image_size": "",
-    "group_column": "",
-    "time_column": "",
 }
 
 

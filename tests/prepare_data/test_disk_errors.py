@@ -16,8 +16,7 @@ from kfp_distributed.components.prepare_data.step import run_step
 out, source = sys.argv[1:]
 parts = {name: SimpleNamespace(path=f"{out}/{name}", uri=f"{out}/{name}", metadata={}) for name in (
     "train_dataset", "validation_dataset", "test_dataset", "overview")}
-run_step(**parts, source=source, label_column="label", validation_fraction=0.1, test_fraction=0.1, shards=1, seed=0,
-    image_size="", drop_columns=[])
+run_step(**parts, source=source, label_column="label", shards=1, image_size="", drop_columns=[])
 """
 
 

@@ -50,7 +50,7 @@ def test_the_last_line_of_the_step_is_the_error(monkeypatch, tmp_path, error, te
         name: type("Artifact", (), {"path": str(tmp_path / name), "uri": str(tmp_path / name), "metadata": {}})()
         for name in ("train_dataset", "validation_dataset", "test_dataset", "overview")
     }
-    parameters = {"label_column": "y", "validation_fraction": 0, "test_fraction": 0, "shards": 1, "seed": 0}
+    parameters = {"label_column": "y", "split": {"validation_fraction": 0, "test_fraction": 0}, "shards": 1}
     with pytest.raises(SystemExit) as end:
         step.run_step(**artifacts, source="digits", **parameters, image_size="", drop_columns=[])
     assert str(end.value) == text

@@ -107,12 +107,18 @@ def artifact(kind, path):
 def test_the_component(tmp_path):
     datasets = [artifact(dsl.Dataset, tmp_path / split) for split in ("train", "validation", "test")]
     overview = artifact(dsl.HTML, tmp_path / "overview")
-    prepare_data(*datasets, overview, source="digits", shards=2.0, validation_fraction="0.2", image_size="")
+    prepare_data(*datasets, overview, source="digits", shards=2.0, split={"validation_fraction": "0.2"})
     assert [dataset.metadata for dataset in datasets] == [
         {"rows": rows, "task": "classification", "classes": 10} for rows in (1258, 359, 180)
     ]
     with pytest.raises(SystemExit, match=r"ValueError: shards is 2\.5"):
         prepare_data(*datasets, overview, source="digits", shards=2.5)
+    with pytest.raises(SystemExit, match=r"ValueError: split: test_fraction is 1\.0: it must be .*1 only with like"):
+        prepare_data(*datasets, overview, source="digits", split={"test_fraction": 1})
+    with pytest.raises(SystemExit, match=r"ValueError: split: 'fraction' = 0\.2 is not a known key"):
+        prepare_data(*datasets, overview, source="digits", split={"fraction": 0.2})
+    with pytest.raises(SystemExit, match=r"ValueError: split\.group_column has the placeholder '\{\{\$\.x"):
+        prepare_data(*datasets, overview, source="digits", split={"group_column": "{{$.x}}"})
 
 
 def test_a_pipeline_without_a_source_is_refused_when_it_is_composed():

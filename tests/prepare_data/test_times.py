@@ -107,7 +107,7 @@ def test_files_with_numbers_and_dates_of_one_column_are_refused(newest, tmp_path
 def test_a_fraction_of_less_than_one_row_is_named(file, run, validation, test):
     source = file("data.csv", "x,t,label\n1,1,a\n2,2,b\n3,3,a\n")
     split = "validation" if validation else "test"
-    with pytest.raises(ValueError, match=rf"{split}_fraction 0.1 of 3 rows is less than one row: set it to 0 or to m"):
+    with pytest.raises(ValueError, match=rf"{split}_fraction 0.1 of 3 rows is less than one row: set it in split to 0"):
         run(source, time_column="t", validation_fraction=validation, test_fraction=test, task="none", label_column="")
 
 

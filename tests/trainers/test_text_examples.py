@@ -82,8 +82,7 @@ def messages(tmp_path_factory):
         source=str(folder / "messages.csv"),
         label_column="team",
         columns={"message": "text"},
-        validation_fraction=0.25,
-        test_fraction=0.0,
+        split={"validation_fraction": 0.25, "test_fraction": 0},
     )
     return folder
 

@@ -20,7 +20,7 @@ from kfp_distributed.components.prepare_data.sources.stored_files import SourceP
 _SPLIT_NAME = re.compile(r"(?i)(train|validation|valid|val|dev|test)(?=[-._]|$)")
 _SPLITS = {"train": "", "validation": "validation", "valid": "validation", "val": "validation", "dev": "validation"}
 _DESCRIPTIONS = re.compile(r"(?i)README(\.\w+)?|LICEN[CS]E(\.\w+)?|.*\.json")
-_SEPARATELY = "give the files of each split by themselves, as source, validation_source and test_source"
+_SEPARATELY = "give the files of each split by themselves, as source, and as validation_source and test_source of split"
 
 
 def split_sources(files: Mapping[str, SourcePath | None]) -> tuple[dict[str, SourceFiles | None], list[str]]:

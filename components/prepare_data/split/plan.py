@@ -74,7 +74,9 @@ def plan_split(class_counts: Sequence[int], options: Options) -> Plan:
     ):
         if fraction and not part:
             reason = "less than one row" if fraction * rows < 1 else "no row, because each class keeps one for training"
-            raise ValueError(f"{name}_fraction {fraction:g} of {rows} rows is {reason}: set it to 0 or to more")
+            raise ValueError(
+                f"{name}_fraction {fraction:g} of {rows} rows is {reason}: set it in split to 0 or to more"
+            )
     if not all(train_rows) and options.validation_fraction + options.test_fraction < 1:
         raise ValueError(f"shards is {options.shards}, but only {sum(train_rows)} rows are for training: lower shards")
     return plan

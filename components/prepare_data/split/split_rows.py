@@ -128,7 +128,7 @@ def split_groups(groups: RowsOfGroups, validation: float, test: float, seed: int
     if len(keys) < needed:
         raise ValueError(
             f"group_column {column!r} has {len(keys)} different values, where {needed} splits need one each: set a "
-            "fraction to 0, or name another column"
+            "fraction of split to 0, or name another column"
         )
     splits = np.full(len(keys), TRAIN, np.int8)
     begin, total = 0, rows.sum()
@@ -174,7 +174,8 @@ def split_times(times_of_pieces: MapTimes, validation: float, test: float, colum
     for name, fraction, count in (("validation", validation, validation_rows), ("test", test, test_rows)):
         if fraction and not count:
             raise ValueError(
-                f"{name}_fraction {fraction:g} of {rows} rows is less than one row: set it to 0 or to more, or add rows"
+                f"{name}_fraction {fraction:g} of {rows} rows is less than one row: set it in split to 0 or to more, "
+                "or add rows"
             )
     ranks = [rows - test_rows, rows - test_rows - validation_rows]
     places = [min(rank, rows - 1) for rank in ranks]
@@ -196,7 +197,7 @@ def split_times(times_of_pieces: MapTimes, validation: float, test: float, colum
         if fraction and not counts[split]:
             raise ValueError(
                 f"time_column {column!r}: the {name} split gets no row, because too many rows have one time: change "
-                "the fractions, or name a column of finer times"
+                "the fractions of split, or name a column of finer times"
             )
     largest = max(ties, key=lambda split: ties[split])
     together = RowsTogether(first[largest] or 0, ties[largest], largest)

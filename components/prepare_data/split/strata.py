@@ -271,7 +271,7 @@ def _refuse_shared_groups(groups_of_pieces: Iterable[Mapping[int, NDArray[np.uin
             raise ValueError(
                 f"group_column {column!r}: {shared:,} of its values are in {names[split]} and in {names[other]}, so "
                 "that one group would be in two datasets: remove their rows from one of the two, or leave group_column "
-                "empty"
+                "out of split"
             )
 
 

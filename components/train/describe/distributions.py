@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from kfp_distributed.components.train.describe.builder import Builder
 from kfp_distributed.components.train.describe.keys import Key, dict_key, entries_of, keys_of, read_keys, schema_of
 from kfp_distributed.components.train.describe.kinds import (
     AT_LEAST_ONE,
@@ -50,7 +51,7 @@ Quantity = float | str | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distribution:
+class Distribution(Builder):
     """How a training is distributed. This class has the keys of all types of job; use one of its subclasses.
 
     None stands for a key that is not set, so that its default applies. A value, a part of a text, and an entry of a
@@ -63,6 +64,7 @@ class Distribution:
             and what is allowed.
     """
 
+    component = "train"
     distribution_type: ClassVar[DistributionType]
 
     workers: int | None = dict_key(

@@ -100,6 +100,11 @@ def read_keys(entries: Mapping[Any, object], keys: Mapping[str, Key]) -> dict[st
 
 
 def _suggestion(name: object, known: Mapping[str, Key]) -> str:
-    word = shown(name).strip("'").lower()
-    similar = [key for key in known if len(word) > 2 and word in key] or get_close_matches(word, known, 2)
+    similar = similar_keys(name, known)
     return f"did you mean {' or '.join(similar)}?" if similar else f"known keys: {', '.join(known)}"
+
+
+def similar_keys(name: object, known: Mapping[str, Key]) -> list[str]:
+    """Return the known keys that an unknown one may stand for: those that have it as a part, else the nearest two."""
+    word = shown(name).strip("'").lower()
+    return [key for key in known if len(word) > 2 and word in key] or get_close_matches(word, known, 2)

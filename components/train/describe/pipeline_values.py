@@ -40,7 +40,7 @@ def refuse_what_kfp_cannot_insert(name: str, value: object) -> None:
             if _DICT_OR_LIST.match(type_):
                 raise ValueError(
                     f"{name} has {shown(part)}, which is of the type {type_}. KFP cannot insert a dict or list into a "
-                    "dict; use numbers, texts and bools, or one parameter for the whole distribution_specification"
+                    "dict; use numbers, texts and bools, or one parameter for the whole dict"
                 )
             if "@" in type_:
                 raise ValueError(

@@ -1,0 +1,18 @@
+"""What the typed builders of dicts have in common. Pure."""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+
+class Builder(ABC):
+    """A typed builder of a dict that is a parameter of a component.
+
+    Attributes:
+        component: Name of the component that takes the object, also with values that are known in the run.
+    """
+
+    component: ClassVar[str]
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Return the dict: the keys that are set."""
