@@ -35,6 +35,7 @@ def _read_text(value: object) -> str:
     raise ValueError
 
 
+_FRACTION = FRACTION._replace(allowed="a number from 0 to less than 1 (1 only with like)")
 _COLUMN = Kind("the name of a column", _read_text, {"type": "string"})
 _SOURCE = Kind("a path or an address", _read_text, {"type": "string"})
 
@@ -56,10 +57,10 @@ class Split(Builder):
     component = "prepare_data"
 
     validation_fraction: float | str | None = dict_key(
-        FRACTION, "Fraction of the rows for the validation dataset, which is empty with 0.", 0.1
+        _FRACTION, "Fraction of the rows for the validation dataset, which is empty with 0.", 0.1
     )
     test_fraction: float | str | None = dict_key(
-        FRACTION, "Fraction of the rows for the test dataset, which is empty with 0.", 0.1
+        _FRACTION, "Fraction of the rows for the test dataset, which is empty with 0.", 0.1
     )
     validation_source: str | None = dict_key(
         _SOURCE, "Rows of the validation dataset, in place of its fraction.", default_text="none"

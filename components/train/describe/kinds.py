@@ -173,7 +173,7 @@ MAPPING = Kind(
     {"anyOf": [{"type": "object"}, {"type": "string"}]},
 )
 COUNT, AT_LEAST_ONE = integer(0), integer(1)
-FRACTION = _number("a number from 0 to less than 1 (1 only with like)", 0, 1, {"": 1}, lambda number, _: float(number))
+FRACTION = _number("a number from 0 to 1", 0, 1, {"": 1}, lambda number, _: float(number))
 BOOLEAN = Kind(
     "true or false",
     lambda value: choice("false", "true").read(str(value).lower()) == "true",
