@@ -14,7 +14,6 @@ from kfp_distributed.components.prepare_data.split.strata import plan_strata
 from kfp_distributed.components.prepare_data.tables.open_source import open_source
 from kfp_distributed.components.prepare_data.writing import piece_rows
 from kfp_distributed.components.prepare_data.writing import write as module
-from kfp_distributed.components.prepare_data.writing.piece_rows import profile_piece, rows_of_file
 from kfp_distributed.components.prepare_data.writing.shard_files import write_shard
 from kfp_distributed.components.prepare_data.writing.write import write_splits
 from kfp_distributed.components.worker_pool.piece_tasks import run_here
@@ -48,7 +47,9 @@ class _Profile:
     work: piece_rows.RowWork
 
     def __call__(self, item):
-        return profile_piece(self.work, item)
+        piece, sampled = item
+        rows = self.work.read(piece)
+        return self.work.profile(rows, sampled), self.work.duplicates(rows)
 
 
 @dataclass
@@ -59,7 +60,14 @@ class _Shard:
     size: int
 
     def __call__(self, file):
-        write_shard(self.files[file], rows_of_file(self.work, file), self.texts, self.size)
+        write_shard(self.files[file], self.rows(file), self.texts, self.size)
+
+    def rows(self, file):
+        for piece in self.work.drawn.pieces.numbers:
+            rows = self.work.read(piece)
+            begin, end = np.searchsorted(rows.files, (file, file + 1))
+            if begin < end:
+                yield self.work.in_shards(rows)[begin:end]
 
 
 def csv_text():

@@ -1,6 +1,6 @@
 """What becomes of the rows of a piece: they are described, and written into the shards."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,24 +77,3 @@ class RowWork:
                 values = pc.fill_null(rows[column.name], pa.scalar(column.fill, pa.float32()))
                 rows = rows.set_column(position, rows.schema.field(position), values)
         return rows
-
-
-def profile_piece(work: RowWork, item: tuple[int, NDArray[np.int64]]) -> tuple[PieceProfile, DuplicateCounter]:
-    """Describe a piece by itself.
-
-    Args:
-        work: What is needed for it.
-        item: Number of the piece, and which rows of its described split are drawn.
-    """
-    piece, sampled = item
-    rows = work.read(piece)
-    return work.profile(rows, sampled), work.duplicates(rows)
-
-
-def rows_of_file(work: RowWork, file: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file in each piece that has any, in the order of the pieces."""
-    for piece in work.drawn.pieces.numbers:
-        rows = work.read(piece)
-        begin, end = np.searchsorted(rows.files, (file, file + 1))
-        if begin < end:
-            yield work.in_shards(rows)[begin:end]
