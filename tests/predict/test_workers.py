@@ -1,6 +1,7 @@
 """Rows that several workers predict: processes of this machine, and those of a cluster that sees only the store."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
@@ -10,6 +11,7 @@ from kfp import dsl
 from kfp_distributed.components.predict import source_rows
 from kfp_distributed.components.predict.prediction import run_prediction
 from kfp_distributed.components.predict.prediction_request import parse_request
+from kfp_distributed.components.predict.step import run_step
 from kfp_distributed.components.worker_pool.dask_engine import DaskEngine
 from kfp_distributed.processes import ProcessGroup
 from kfp_distributed.storage.embedded import embedded_object_store
@@ -18,6 +20,7 @@ from kfp_distributed.storage.opener import open_store
 
 pytestmark = pytest.mark.takes(16)
 
+ROOT = "s3://pipelines/v2/artifacts/flowers/8f3c1d7e-2f3a-4b5c-9d6e-7f8091a2b3c4/predict/51b25a3c-7d1e-4f2a-8b6c-0d9e8f7a6b5c"
 ROWS = 400
 PARAMETERS = {"key_columns": ["id"], "csv_format": {}, "on_bad_row": "skip", "probabilities": True}
 
@@ -100,6 +103,13 @@ def test_workers_of_other_machines_take_the_model_and_the_rows_from_the_store(
             run(model=("", "s3://pipelines/nothing"), model_uri="")
         assert run() == alone.rows
         assert store.list("scratch") == []
+        stored = SimpleNamespace(path=str(tmp_path / "of-step"), uri=f"{ROOT}/predictions", metadata={})
+        addresses = {"model_uri": "s3://pipelines/model", "source": "s3://pipelines/rows.csv"}
+        workers = {"dask_scheduler": address}
+        step = run_step(
+            predictions=stored, model=None, dataset=None, **addresses, distribution_specification=workers, **PARAMETERS
+        )
+        assert step.rows == alone.rows
         for wrong in (
             {"source": str(source)},
             {"model_uri": str(model)},
