@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import socket
 from typing import ClassVar
 
 import pytest
@@ -9,7 +10,6 @@ import yaml
 from click.testing import CliRunner
 from compiled import SPECS
 
-from kfp_distributed.cli import pipeline_store
 from kfp_distributed.cli.main import main
 from kfp_distributed.cluster_api import configuration as own_cluster
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
@@ -269,8 +269,13 @@ def test_a_store_that_is_not_reached_is_asked_once(ask, tmp_path, monkeypatch, v
     parameters = spec["root"]["inputDefinitions"]["parameters"]
     parameters["bucket"]["defaultValue"], parameters["source"]["defaultValue"] = "minio://models", "s3://data/rows.csv"
     (tmp_path / "pipeline.yaml").write_text(yaml.safe_dump(spec))
-    asked, connect = [], pipeline_store._connect
-    monkeypatch.setattr(pipeline_store, "_connect", lambda address: [asked.append(address), connect(address)])
+    asked, create_connection = [], socket.create_connection
+
+    def connect(address, **options):
+        asked.append(address)
+        return create_connection(address, **options)
+
+    monkeypatch.setattr(socket, "create_connection", connect)
     monkeypatch.setattr(MadeUp, "keys", {"accesskey": "YQ==", "secretkey": "YQ=="})
     monkeypatch.setenv(variable, "http://127.0.0.1:1")
     _, lines = ask("--pipeline", str(tmp_path / "pipeline.yaml"))
