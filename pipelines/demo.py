@@ -92,7 +92,7 @@ def _run(options: argparse.Namespace, distribution_type: str, folder: Path, cons
             if not view.failed:
                 return _report(console, f"The run failed: {error}", [], 1)
             message = f"The step {view.failed} failed. Its log is in {log.name}. It ends with:"
-            return _report(console, message, list(view.last_lines), 1)
+            return _report(console, message, view.last_lines, 1)
     console.print()
     for name, value in [*summary(run_folder, view.seconds), ("prediction", prediction)]:
         # Paths are not wrapped, so that people can copy them.

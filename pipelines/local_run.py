@@ -22,6 +22,7 @@ from kfp_distributed.components.kfp_interface.kfp_internals import (
     input_without_value,
     local_configuration,
     restore_local_configuration,
+    steps_in_threads,
 )
 from kfp_distributed.components.train.run.runners.choose import RUNNER_VARIABLE
 from kfp_distributed.components.train.run.signals import ended_by_signals
@@ -134,6 +135,7 @@ def _run_in(root: Path, embedded_store: bool, progress: bool | None) -> Iterator
     in_main_thread = threading.current_thread() is threading.main_thread()
     with ended_by_signals(cleanup.close) if in_main_thread else closing(cleanup):
         cleanup.callback(_restore, dict(os.environ), local_configuration())
+        cleanup.enter_context(steps_in_threads())
         logging.getLogger().addFilter(_explain_unresolved_condition)
         cleanup.callback(logging.getLogger().removeFilter, _explain_unresolved_condition)
         # kfp leaves a folder for each step. A process that still writes into one may keep it.

@@ -2,8 +2,9 @@
 
 import io
 import re
+import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -129,10 +130,12 @@ class _NoDisplay:
 @dataclass
 class _Step:
     name: str
+    thread: int = field(default_factory=threading.get_ident)
     started: float = field(default_factory=time.monotonic)
     state: str = "running"
     seconds: float = 0.0
     training: TrainingProgress = field(default_factory=TrainingProgress)
+    last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=30))
 
     def progress(self) -> StepProgress:
         """Return the step for the table."""
@@ -141,12 +144,7 @@ class _Step:
 
 
 class RunView(io.TextIOBase):
-    """Shows a run. It is the stream that `kfp.local` prints to.
-
-    Attributes:
-        failed: Name of the step that failed; "" if none has.
-        last_lines: Last lines of the step that is or was running.
-    """
+    """Shows a run. It is the stream that `kfp.local` prints to."""
 
     def __init__(self, console: Console, log: TextIO | None = None, *, echo: bool = False) -> None:
         """Create a view, which shows nothing before it is entered as a context.
@@ -157,14 +155,25 @@ class RunView(io.TextIOBase):
             echo: Whether to show the output of steps other than `train`. Default: no.
         """
         super().__init__()
-        self.failed = ""
-        self.last_lines: deque[str] = deque(maxlen=30)
         self._console = console
         self._log = log
         self._echo = echo
-        self._part = ""
+        # kfp runs the steps of a ParallelFor in threads, each of which prints a line in pieces.
+        self._parts: defaultdict[int, str] = defaultdict(str)
         self._steps: list[_Step] = []
+        self._failed: _Step | None = None
         self._display = _display(console, self._render)
+
+    @property
+    def failed(self) -> str:
+        """Name of the first step that failed; "" if none has."""
+        return self._failed.name if self._failed else ""
+
+    @property
+    def last_lines(self) -> list[str]:
+        """Last lines of the first step that failed; if none has, of the step that began last."""
+        step = self._failed or (self._steps[-1] if self._steps else None)
+        return list(step.last_lines) if step else []
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -199,7 +208,8 @@ class RunView(io.TextIOBase):
 
     def write(self, text: str, /) -> int:
         """Add text. Complete lines are shown."""
-        *lines, self._part = (self._part + text).split("\n")
+        thread = threading.get_ident()
+        *lines, self._parts[thread] = (self._parts[thread] + text).split("\n")
         for line in lines:
             self._add_line(line)
         if lines:
@@ -217,30 +227,35 @@ class RunView(io.TextIOBase):
             case StepEnded(step, succeeded):
                 self._end_step(step, succeeded)
             case LogEntry() as entry:
-                if not is_sample:
-                    self.last_lines.append(str(entry))
-                self._show_entry(entry)
+                running = self._step()
+                if running and not is_sample:
+                    running.last_lines.append(str(entry))
+                self._show_entry(entry, running)
             case None:
                 self._show_other(line)
 
+    def _step(self) -> _Step | None:
+        """Return the step that this thread runs or ran last. kfp has a thread for each item of a ParallelFor."""
+        thread = threading.get_ident()
+        return next((step for step in reversed(self._steps) if step.thread == thread), None)
+
     def _start_step(self, name: str) -> None:
-        self.last_lines.clear()
         self._steps.append(_Step(name))
         self._print_line(f"{name} …")
 
     def _end_step(self, name: str, succeeded: bool) -> None:
-        step = next((step for step in reversed(self._steps) if step.name == name), None)
-        if step is None:
+        step = self._step()
+        if step is None or step.name != name:
             step = _Step(name)
             self._steps.append(step)
         step.state, step.seconds = "succeeded" if succeeded else "failed", time.monotonic() - step.started
         self._print_line(f"{name}: {'done' if succeeded else 'failed'} after {step.seconds:.1f} s")
         if not succeeded:
-            self.failed = name
+            self._failed = self._failed or step
 
-    def _show_entry(self, entry: LogEntry) -> None:
-        if self._steps:
-            self._steps[-1].training.add_entry(entry, time.time())
+    def _show_entry(self, entry: LogEntry, step: _Step | None) -> None:
+        if step:
+            step.training.add_entry(entry, time.time())
         if entry.level != "INFO":
             # Above the table.
             style = "red" if entry.level == "ERROR" else "yellow"
@@ -252,11 +267,14 @@ class RunView(io.TextIOBase):
         """Show a line of a step, or of the program that runs the pipeline."""
         if _NOISE.search(line):
             return
-        is_of_step = bool(self._steps) and self._steps[-1].state == "running"
-        if is_of_step:
-            self.last_lines.append(line.strip())
-        # kfp prints the outputs of a step after its end, indented as well.
-        if self._echo if is_of_step else not line.startswith(_INDENT):
+        step = self._step()
+        if step and step.state == "running":
+            step.last_lines.append(line.strip())
+            is_shown = self._echo
+        else:
+            # kfp prints the outputs of a step after its end, indented as well.
+            is_shown = not line.startswith(_INDENT)
+        if is_shown:
             self._print(line.removeprefix(_INDENT))
 
     def _print_line(self, text: str) -> None:

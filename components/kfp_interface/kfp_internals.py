@@ -5,13 +5,17 @@ tests/components/test_kfp_internals.py fails when one is no longer needed.
 """
 
 import sys
+import threading
 import traceback
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 from kfp.dsl.pipeline_channel import PipelineParameterChannel
 from kfp.dsl.pipeline_context import Pipeline
 from kfp.dsl.python_component import PythonComponent
 from kfp.dsl.types import type_utils
+from kfp.local import logging_utils
 from kfp.local.config import LocalExecutionConfig
 
 FLOAT, _INT = "Float", "Integer"
@@ -100,6 +104,49 @@ def local_configuration() -> Any:  # noqa: ANN401
 def restore_local_configuration(configuration: Any) -> None:  # noqa: ANN401
     """Set the configuration of `kfp.local` to the one that `local_configuration` has returned."""
     LocalExecutionConfig.instance = configuration
+
+
+@contextmanager
+def steps_in_threads() -> Iterator[None]:
+    """Let `kfp.local` run steps side by side, as those of a ParallelFor, without changing `print` and logging for good.
+
+    kfp replaces `print` and the handlers of the root logger while a step runs, and sets back what it found. A step that
+    begins beside another finds those of the other step, so each further step indents its lines more, the records of a
+    step get lost, and `print` stays indented after the run:
+    https://github.com/kubeflow/pipelines/blob/268e0898ecdd3f9447988b6e675676eb21c584f0/sdk/python/kfp/local/logging_utils.py.
+    """
+    replaced = {name: getattr(logging_utils, name) for name in ("local_logger_context", "indented_print")}
+    for name, context in replaced.items():
+        setattr(logging_utils, name, _Shared(context))
+    try:
+        yield
+    finally:
+        for name, context in replaced.items():
+            setattr(logging_utils, name, context)
+
+
+class _Shared:
+    """A context that the first of several threads enters, and that the last one exits."""
+
+    def __init__(self, context: Callable[[], AbstractContextManager[None]]) -> None:
+        self._context = context
+        self._lock = threading.Lock()
+        self._users = 0
+        self._entered = ExitStack()
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            if not self._users:
+                self._entered.enter_context(self._context())
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._entered.close()
 
 
 def input_without_value(error: BaseException) -> str:

@@ -1,16 +1,20 @@
 """What kfp lacks, for which components/kfp_interface/kfp_internals.py exists. test_input_values.py shows its use."""
 
+import builtins
 import inspect
+import logging
 
 import pytest
 from kfp import compiler, dsl, local
 from kfp.dsl.types.type_utils import InconsistentTypeException
+from kfp.local import logging_utils
 
 from kfp_distributed.components.kfp_interface.kfp_internals import (
     NeverCached,
     as_float_channel,
     local_configuration,
     restore_local_configuration,
+    steps_in_threads,
 )
 
 
@@ -49,3 +53,27 @@ def test_kfp_local_has_no_function_that_restores_its_configuration(tmp_path):
     assert local_configuration() is not before
     restore_local_configuration(before)
     assert local_configuration() is before
+
+
+def changed_by_overlapping_steps() -> list[bool]:
+    """Whether `print` and the root logger stay changed after two steps of which the first ends before the second."""
+    logger = logging.getLogger()
+    before = builtins.print, list(logger.handlers), logger.level
+    changed = []
+    for context in (logging_utils.indented_print, logging_utils.local_logger_context):
+        first, second = context(), context()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        second.__exit__(None, None, None)
+        changed.append((builtins.print, list(logger.handlers), logger.level) != before)
+        builtins.print, logger.handlers[:], _ = before
+        logger.setLevel(before[2])
+    return changed
+
+
+def test_steps_that_overlap_change_print_and_logging_for_good_without_the_library():
+    assert changed_by_overlapping_steps() == [True, True]
+    with steps_in_threads():
+        assert changed_by_overlapping_steps() == [False, False]
+    assert changed_by_overlapping_steps() == [True, True]

@@ -1,6 +1,9 @@
 """What a local run leaves in the process that it ran in, whichever way it ends."""
 
+import builtins
+import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -153,6 +156,24 @@ def score_and_export():
         scored = score()
         with dsl.If(scored.outputs["accuracy"] >= 0.9):
             export()
+
+
+@dsl.pipeline
+def add_side_by_side():
+    with dsl.ParallelFor([1, 2, 3]) as item:
+        add(a=item, b=item)
+
+
+@pytest.mark.takes(4)
+def test_steps_side_by_side_leave_print_and_logging_as_before(tmp_path):
+    logger = logging.getLogger()
+    before = builtins.print, list(logger.handlers), logger.level
+    with local_run(tmp_path, embedded_store=False, progress=True) as run:
+        add_side_by_side()
+    assert (builtins.print, list(logger.handlers), logger.level) == before
+    log = run.log.read_text()
+    assert len(re.findall(r"Task 'add' finished with status SUCCESS", log)) == 3
+    assert set(re.findall(r"^ *(?=\[KFP Executor)", log, re.MULTILINE)) == {"    "}
 
 
 def test_a_condition_that_kfp_cannot_evaluate_on_this_machine_is_explained(tmp_path, capsys):

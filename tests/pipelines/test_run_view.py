@@ -3,6 +3,7 @@
 import io
 import re
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -87,6 +88,37 @@ def test_the_last_lines_of_a_failed_step_are_kept():
     view.write('    {\n        "inputs": {\n            "parameterValues": {}\n        }\n    }\n')
     view.write("    read 20 rows, all\n    \n    ValueError: no\n----\n")
     assert list(view.last_lines) == ["read 20 rows, all", "ValueError: no"]
+
+
+def test_steps_that_run_in_threads_keep_their_lines():
+    """As those of a ParallelFor. All begin before one ends, and `print` writes an indentation, and then the line."""
+    output = io.StringIO()
+    names = ["train-1", "train-2", "train-3"]
+    begun = threading.Barrier(len(names), timeout=60)
+
+    def run(name: str) -> None:
+        view.write(f"1 - INFO - Executing task '{name}'\n    ")
+        begun.wait()
+        view.write(f"{EPOCH.replace('worker-0', name)}\n")
+        view.write(f"    {name} ends")
+        begun.wait()
+        view.write("\n")
+        begun.wait()
+        view.write(f"1 - ERROR - Task '{name}' finished with status {'FAILURE' if name == names[1] else 'SUCCESS'}\n")
+
+    with RunView(Console(file=output, force_terminal=False, width=200)) as view:
+        threads = [threading.Thread(target=run, args=(name,)) for name in names]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert (view.failed, view.last_lines) == ("train-2", [EPOCH.replace("worker-0", "train-2"), "train-2 ends"])
+    lines = sorted(line.partition(" after")[0] for line in output.getvalue().splitlines())
+    assert lines == sorted(
+        [f"{name} …" for name in names]
+        + [f"  {name}: epoch 3/6 loss=0.1234 accuracy=0.9812" for name in names]
+        + ["train-1: done", "train-2: failed", "train-3: done"]
+    )
 
 
 def test_in_a_terminal_each_replica_has_a_row():
