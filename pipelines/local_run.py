@@ -7,11 +7,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any, cast
 
 from kfp import local
@@ -135,7 +136,7 @@ def _run_in(root: Path, embedded_store: bool, progress: bool | None) -> Iterator
     in_main_thread = threading.current_thread() is threading.main_thread()
     with ended_by_signals(cleanup.close) if in_main_thread else closing(cleanup):
         cleanup.callback(_restore, dict(os.environ), local_configuration())
-        cleanup.enter_context(steps_in_threads())
+        refuse_steps = cleanup.enter_context(steps_in_threads())
         logging.getLogger().addFilter(_explain_unresolved_condition)
         cleanup.callback(logging.getLogger().removeFilter, _explain_unresolved_condition)
         # kfp leaves a folder for each step. A process that still writes into one may keep it.
@@ -150,12 +151,14 @@ def _run_in(root: Path, embedded_store: bool, progress: bool | None) -> Iterator
             pipeline_root=str(artifacts),
             workspace_root=str(root / "workspace"),
         )
-        before = _children()
+        end = _EndOfSteps(refuse_steps)
+        if in_main_thread:
+            cleanup.enter_context(_before_handlers_of_signals(end.begin))
         log = _show_progress(cleanup, root / "run.log", progress)
         try:
             yield LocalRun(artifacts=artifacts, object_store=objects, log=log)
         except (KeyboardInterrupt, SystemExit):
-            _end_steps(before)
+            end.wait()
             raise
 
 
@@ -229,38 +232,83 @@ def _explain_unresolved_condition(record: logging.LogRecord) -> bool:
     return True
 
 
-def _children() -> set[int]:
-    """Return the IDs of the child processes of this process."""
-    return {pid for pid, process in process_table().items() if process.parent == os.getpid()}
+@contextmanager
+def _before_handlers_of_signals(call: Callable[[], object]) -> Iterator[None]:
+    """Call a function when a signal ends or interrupts this process, before the handler of the signal."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        call()
+        handler = handlers[signal.Signals(number)]
+        if callable(handler):
+            handler(number, frame)
+
+    changed = [number for number, handler in handlers.items() if callable(handler)]
+    for number in changed:
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number in changed:
+            signal.signal(number, handlers[number])
 
 
-def _end_steps(before: Collection[int]) -> None:
-    """Wait until the processes of the steps have ended, and end those that do not.
+class _EndOfSteps:
+    """Ends the processes of steps after an interrupt.
 
-    Replicas are in sessions of their own. The step that started them ends them.
-
-    Args:
-        before: The child processes that existed before the steps.
+    It works in a thread, because the main thread may wait: kfp runs the steps of a ParallelFor in threads, and waits
+    until all have ended. Replicas are in sessions of their own. The step that started them ends them.
     """
-    begun, own_session = time.monotonic(), os.getsid(0)
-    steps: dict[int, Process] = {}
-    is_signalled = {signal.SIGTERM: False, signal.SIGKILL: False}
-    while True:
-        table = {pid: process for pid, process in process_table().items() if process.session == own_session}
-        # A process stays known after its parent has ended.
-        steps = {
-            pid: table[pid] for pid, process in steps.items() if pid in table and table[pid].started == process.started
-        }
-        steps |= {pid: process for pid, process in table.items() if process.parent == os.getpid() and pid not in before}
-        while more := {pid: process for pid, process in table.items() if process.parent in steps and pid not in steps}:
-            steps |= more
-        seconds = time.monotonic() - begun
-        if not steps or seconds > _STEP_END_SECONDS + 1:
-            return
-        for number, due in ((signal.SIGTERM, _SIGINT_SECONDS), (signal.SIGKILL, _STEP_END_SECONDS)):
-            if seconds > due and not is_signalled[number]:
-                is_signalled[number] = True
-                for pid in steps:
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, number)
-        time.sleep(0.05)
+
+    def __init__(self, refuse_steps: Callable[[], None]) -> None:
+        """Take the child processes that exist now as processes of others.
+
+        Args:
+            refuse_steps: Is called first, and lets no further step begin.
+        """
+        self._refuse_steps = refuse_steps
+        self._others = {pid for pid, process in process_table().items() if process.parent == os.getpid()}
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._is_last = threading.Event()
+
+    def begin(self) -> None:
+        """Begin to end steps. It may be called again."""
+        self._refuse_steps()
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until the processes of the steps have ended. kfp starts no more."""
+        self.begin()
+        self._is_last.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        begun, own_session = time.monotonic(), os.getsid(0)
+        steps: dict[int, Process] = {}
+        is_signalled = {signal.SIGTERM: False, signal.SIGKILL: False}
+        while True:
+            is_last = self._is_last.is_set()
+            table = {pid: process for pid, process in process_table().items() if process.session == own_session}
+            # A process stays known after its parent has ended.
+            steps = {
+                pid: table[pid]
+                for pid, process in steps.items()
+                if pid in table and table[pid].started == process.started
+            }
+            children = {pid: process for pid, process in table.items() if process.parent == os.getpid()}
+            steps |= {pid: process for pid, process in children.items() if pid not in self._others}
+            while more := {
+                pid: process for pid, process in table.items() if process.parent in steps and pid not in steps
+            }:
+                steps |= more
+            seconds = time.monotonic() - begun
+            if is_last and (not steps or seconds > _STEP_END_SECONDS + 1):
+                return
+            for number, due in ((signal.SIGTERM, _SIGINT_SECONDS), (signal.SIGKILL, _STEP_END_SECONDS)):
+                if seconds > due and not is_signalled[number]:
+                    is_signalled[number] = True
+                    for pid in steps:
+                        with suppress(ProcessLookupError):
+                            os.kill(pid, number)
+            time.sleep(0.05)

@@ -58,6 +58,14 @@ def children() -> set[psutil.Process]:
     return set(psutil.Process().children())
 
 
+def is_alive(process: psutil.Process) -> bool:
+    """Return whether a process runs. A zombie has ended, but its parent did not wait for it."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def kill_families(parents: Iterable[psutil.Process]) -> None:
     """Kill processes and all their descendants."""
     parents = list(parents)

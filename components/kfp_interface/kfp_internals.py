@@ -10,12 +10,13 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
 
 from kfp.dsl.pipeline_channel import PipelineParameterChannel
 from kfp.dsl.pipeline_context import Pipeline
 from kfp.dsl.python_component import PythonComponent
 from kfp.dsl.types import type_utils
-from kfp.local import logging_utils
+from kfp.local import logging_utils, subprocess_task_handler
 from kfp.local.config import LocalExecutionConfig
 
 FLOAT, _INT = "Float", "Integer"
@@ -107,22 +108,30 @@ def restore_local_configuration(configuration: Any) -> None:  # noqa: ANN401
 
 
 @contextmanager
-def steps_in_threads() -> Iterator[None]:
+def steps_in_threads() -> Iterator[Callable[[], None]]:
     """Let `kfp.local` run steps side by side, as those of a ParallelFor, without changing `print` and logging for good.
 
     kfp replaces `print` and the handlers of the root logger while a step runs, and sets back what it found. A step that
     begins beside another finds those of the other step, so each further step indents its lines more, the records of a
     step get lost, and `print` stays indented after the run:
     https://github.com/kubeflow/pipelines/blob/268e0898ecdd3f9447988b6e675676eb21c584f0/sdk/python/kfp/local/logging_utils.py.
+
+    Yields:
+        A function that lets no further step begin. kfp's ParallelFor begins its other steps also after an interrupt.
     """
-    replaced = {name: getattr(logging_utils, name) for name in ("local_logger_context", "indented_print")}
-    for name, context in replaced.items():
-        setattr(logging_utils, name, _Shared(context))
-    try:
-        yield
-    finally:
-        for name, context in replaced.items():
-            setattr(logging_utils, name, context)
+    logging_of_step = _Shared(logging_utils.local_logger_context)
+    run_process = subprocess_task_handler.run_local_subprocess
+
+    def run_unless_refused(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+        # A step that installs packages waits here for another one.
+        return 1 if logging_of_step.is_refused else run_process(*arguments, **options)
+
+    with (
+        patch.object(logging_utils, "local_logger_context", logging_of_step),
+        patch.object(logging_utils, "indented_print", _Shared(logging_utils.indented_print)),
+        patch.object(subprocess_task_handler, "run_local_subprocess", run_unless_refused),
+    ):
+        yield logging_of_step.refuse
 
 
 class _Shared:
@@ -133,10 +142,17 @@ class _Shared:
         self._lock = threading.Lock()
         self._users = 0
         self._entered = ExitStack()
+        self.is_refused = False
+
+    def refuse(self) -> None:
+        """Let nobody enter any more."""
+        self.is_refused = True
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
         with self._lock:
+            if self.is_refused:
+                raise RuntimeError("the local run was interrupted")
             if not self._users:
                 self._entered.enter_context(self._context())
             self._users += 1

@@ -13,6 +13,7 @@ import psutil
 import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
+from process_hygiene import is_alive
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebooks" / "first_training.ipynb"
 
@@ -87,16 +88,8 @@ def _running(processes):
     until, running = time.monotonic() + 120, processes
     while running and time.monotonic() < until:
         time.sleep(0.1)
-        running = [process for process in running if _runs(process)]
+        running = [process for process in running if is_alive(process)]
     return running
-
-
-def _runs(process):
-    """Return whether a process runs. A zombie has ended, but kfp did not wait for it."""
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _text(cell):

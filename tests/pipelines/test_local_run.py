@@ -8,13 +8,16 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from threading import Thread
 from typing import NamedTuple
 
+import psutil
 import pytest
 from kfp import dsl, local
 from kfp.local.config import LocalExecutionConfig
+from process_hygiene import is_alive, started
 
 from kfp_distributed.components.deploy_model.deployment_request import DeploymentRequest
 from kfp_distributed.components.deploy_model.local_deployment import SERVERS_VARIABLE, NotServed, deploy_locally
@@ -70,6 +73,46 @@ def test_a_signal_leaves_neither_a_folder_nor_kfp_local_initialised(tmp_path, nu
     process.send_signal(number)
     output = process.stdout.read()
     assert (process.wait(120), output, scratch.exists()) == (128 + number, "None False\n", False)
+
+
+SWEEP = """
+import sys
+from kfp import dsl
+from kfp_distributed.pipelines.local_run import local_run
+
+@dsl.component
+def wait(folder: str, item: int):
+    import os, pathlib, time
+    pathlib.Path(folder, str(os.getpid())).touch()
+    time.sleep(600)
+
+@dsl.pipeline
+def sweep(folder: str):
+    with dsl.ParallelFor(list(range(40))) as item:
+        wait(folder=folder, item=item)
+
+with local_run(sys.argv[1], embedded_store=False):
+    sweep(folder=sys.argv[2])
+"""
+
+
+@pytest.mark.takes(7)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_steps_that_run_side_by_side_and_no_other_begins(tmp_path, number):
+    """A notebook sends SIGINT to its kernel alone, so the steps do not get it."""
+    program, begun = tmp_path / "sweep.py", tmp_path / "begun"
+    program.write_text(SWEEP)
+    begun.mkdir()
+    with started([sys.executable, program, tmp_path / "run", begun], start_new_session=True) as process:
+        # kfp holds a lock while a step runs that installs packages, so the second thread waits.
+        while not list(begun.iterdir()):
+            assert process.poll() is None
+            time.sleep(0.05)
+        (step,) = [psutil.Process(int(path.name)) for path in begun.iterdir()]
+        process.send_signal(number)
+        assert process.wait(120) in (128 + number, -number)
+    assert len(list(begun.iterdir())) == 1
+    assert not is_alive(step)
 
 
 def test_a_local_run_in_another_thread_handles_no_signals(tmp_path):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from process_hygiene import started
+from process_hygiene import is_alive, started
 
 from kfp_distributed.processes import ProcessGroup
 
@@ -42,13 +42,6 @@ with ProcessGroup() as group:
         raise LookupError("raised by the test")
     time.sleep(1005)
 """
-
-
-def is_alive(process):
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def wait_until_gone(processes, seconds=120):

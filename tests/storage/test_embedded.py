@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from process_hygiene import started
+from process_hygiene import is_alive, started
 
 from kfp_distributed.storage import StorageError, credentials_from_environment, embedded_object_store, open_store
 
@@ -88,9 +88,9 @@ def test_server_ends_with_its_parent_process(tmp_path, end):
         (server,) = servers_of(run.pid, tmp_path)
         getattr(run, end)()
     deadline = time.monotonic() + 120
-    while server.is_running() and server.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+    while is_alive(server) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not server.is_running() or server.status() == psutil.STATUS_ZOMBIE
+    assert not is_alive(server)
 
 
 def test_server_ends_after_an_exception(tmp_path):
