@@ -78,8 +78,8 @@ cluster-named:
 # first. By default pytest-xdist assigns a tenth of them to a process at once.
 IN_PARALLEL = -n 5 --maxschedchunk 1
 # The tests of a file run in one process, because they share fixtures. The longest files start first. Many tests wait for
-# what they have started, so that three processes finish earlier than two on two cores.
-FILE_BY_FILE = -n 3 --dist loadfile --no-loadscope-reorder
+# what they have started, so that four processes finish earlier than three or two on two cores.
+FILE_BY_FILE = -n 4 --dist loadfile --no-loadscope-reorder
 
 test-cluster: cluster-named $(STAMP)  ## runs the tests that need a Kubernetes cluster, on that of KUBECONFIG
 	$(PYTEST) tests/cluster -m 'not alone' $(IN_PARALLEL)
