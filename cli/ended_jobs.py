@@ -43,7 +43,7 @@ def read_summaries(store: Store, namespace: str, limit: int, name: str = "") -> 
     """Yield the summaries of a namespace's trainings, newest first.
 
     Args:
-        store: Store, opened at the pipeline root.
+        store: Store, opened at the pipeline root or at a checkpoint_uri.
         namespace: The namespace.
         limit: Maximum number of summaries.
         name: Name of the job. Default: "", all.

@@ -21,7 +21,8 @@ def ended_job(api: ClusterApi, job: str, bucket: str, command: str) -> Iterator[
     Args:
         api: The cluster.
         job: Name of the job.
-        bucket: URI of the pipeline root; "" for that of the namespace.
+        bucket: URI of the pipeline root, or checkpoint_uri of a training from a laptop; "" for the pipeline root of the
+            namespace.
         command: Name of the command, for the advice.
 
     Raises:

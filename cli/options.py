@@ -156,7 +156,8 @@ bucket_option = click.option(
     default="",
     callback=check_bucket,
     metavar="URI",
-    help="Where the pipelines of ended trainings store their artifacts. Default: the pipeline root of the namespace.",
+    help="Where the pipelines of ended trainings store their artifacts, or the checkpoint_uri of trainings from a "
+    "laptop. Default: the pipeline root of the namespace.",
 )
 
 

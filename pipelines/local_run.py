@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, redirect_stdout, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from rich.console import Console
 
 from kfp_distributed.components.deploy_model.local_deployment import SERVERS_VARIABLE
 from kfp_distributed.components.kfp_interface.kfp_internals import (
+    SharedContext,
     input_without_value,
     local_configuration,
     restore_local_configuration,
@@ -76,7 +77,8 @@ def local_run(
     A process has one local run at a time, because the run changes the environment and kfp.local. A second one, also in
     another thread, is refused and does not disturb the first. To run several at a time, start a process for each.
 
-    An interrupt, as by Ctrl-C or by the stop button of a notebook, ends all processes of the steps.
+    An interrupt, as by Ctrl-C or by the stop button of a notebook, ends all processes of the steps, and no further step
+    begins in this run.
 
     A model that `deploy_model` deploys is served by a process of this run until the context ends. Request predictions
     inside the context, after the pipeline. The output of the server is in the folder model-servers.
@@ -136,7 +138,7 @@ def _run_in(root: Path, embedded_store: bool, progress: bool | None) -> Iterator
     in_main_thread = threading.current_thread() is threading.main_thread()
     with ended_by_signals(cleanup.close) if in_main_thread else closing(cleanup):
         cleanup.callback(_restore, dict(os.environ), local_configuration())
-        refuse_steps = cleanup.enter_context(steps_in_threads())
+        running = cleanup.enter_context(steps_in_threads())
         logging.getLogger().addFilter(_explain_unresolved_condition)
         cleanup.callback(logging.getLogger().removeFilter, _explain_unresolved_condition)
         # kfp leaves a folder for each step. A process that still writes into one may keep it.
@@ -151,18 +153,21 @@ def _run_in(root: Path, embedded_store: bool, progress: bool | None) -> Iterator
             pipeline_root=str(artifacts),
             workspace_root=str(root / "workspace"),
         )
-        end = _EndOfSteps(refuse_steps)
-        if in_main_thread:
-            cleanup.enter_context(_before_handlers_of_signals(end.begin))
-        log = _show_progress(cleanup, root / "run.log", progress)
-        try:
-            yield LocalRun(artifacts=artifacts, object_store=objects, log=log)
-        except (KeyboardInterrupt, SystemExit):
-            end.wait()
-            raise
+        end = _EndOfSteps(running)
+        log = _show_progress(cleanup, root / "run.log", progress, lambda: running.is_refused)
+        with _before_handlers_of_signals(end.begin) if in_main_thread else nullcontext():
+            try:
+                yield LocalRun(artifacts=artifacts, object_store=objects, log=log)
+            except (KeyboardInterrupt, SystemExit):
+                end.begin()
+                raise
+            finally:
+                end.wait()
 
 
-def _show_progress(cleanup: ExitStack, file: Path, progress: bool | None) -> Path | None:
+def _show_progress(
+    cleanup: ExitStack, file: Path, progress: bool | None, is_interrupted: Callable[[], bool]
+) -> Path | None:
     """Show progress until `cleanup` is closed; return the file of the log, or None if no progress is shown."""
     # Created before standard output is redirected.
     console = Console(file=sys.stdout)
@@ -172,7 +177,7 @@ def _show_progress(cleanup: ExitStack, file: Path, progress: bool | None) -> Pat
     if shown:
         os.environ[SHOW_SAMPLES_VARIABLE] = "true"
     log = cleanup.enter_context(file.open("w", encoding="utf-8", buffering=1))
-    view = RunView(console, log, echo=True)
+    view = RunView(console, log, echo=True, is_interrupted=is_interrupted)
     cleanup.push(partial(_explain_failure, view, console, file))
     cleanup.enter_context(view)
     cleanup.enter_context(redirect_stdout(cast(Any, view)))
@@ -260,35 +265,34 @@ class _EndOfSteps:
     until all have ended. Replicas are in sessions of their own. The step that started them ends them.
     """
 
-    def __init__(self, refuse_steps: Callable[[], None]) -> None:
+    def __init__(self, running: SharedContext) -> None:
         """Take the child processes that exist now as processes of others.
 
         Args:
-            refuse_steps: Is called first, and lets no further step begin.
+            running: The context in which kfp runs each step.
         """
-        self._refuse_steps = refuse_steps
+        self._running = running
         self._others = {pid for pid, process in process_table().items() if process.parent == os.getpid()}
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self._is_last = threading.Event()
 
     def begin(self) -> None:
-        """Begin to end steps. It may be called again."""
-        self._refuse_steps()
+        """Let no further step begin, and end those that run. It may be called again."""
+        self._running.is_refused = True
         if self._thread.ident is None:
             self._thread.start()
 
     def wait(self) -> None:
-        """Wait until the processes of the steps have ended. kfp starts no more."""
-        self.begin()
-        self._is_last.set()
-        self._thread.join()
+        """Wait until the processes of the steps have ended, if `begin` was called."""
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         begun, own_session = time.monotonic(), os.getsid(0)
         steps: dict[int, Process] = {}
         is_signalled = {signal.SIGTERM: False, signal.SIGKILL: False}
         while True:
-            is_last = self._is_last.is_set()
+            # Asked before the processes, so that a step which began before the interrupt is found.
+            is_running = self._running.users > 0
             table = {pid: process for pid, process in process_table().items() if process.session == own_session}
             # A process stays known after its parent has ended.
             steps = {
@@ -303,7 +307,7 @@ class _EndOfSteps:
             }:
                 steps |= more
             seconds = time.monotonic() - begun
-            if is_last and (not steps or seconds > _STEP_END_SECONDS + 1):
+            if not (steps or is_running) or seconds > _STEP_END_SECONDS + 1:
                 return
             for number, due in ((signal.SIGTERM, _SIGINT_SECONDS), (signal.SIGKILL, _STEP_END_SECONDS)):
                 if seconds > due and not is_signalled[number]:

@@ -27,6 +27,9 @@ _STEP = re.compile(r"- (?:INFO|ERROR) - (Executing task|Task) '([^']+)'(?: finis
 _NOISE = re.compile(r" - INFO - |^\s*\[KFP Executor |^[\s-]*$|^\s*[\[\]{}\"]")
 """Lines of kfp itself, with the inputs of steps as JSON. They are left out of the error of a failed step."""
 
+_PIPELINE = " - INFO - Running pipeline: "
+"""Part of the line with which kfp begins a pipeline."""
+
 _INDENT = "    "
 """Indentation of the lines of a step in the output of kfp."""
 
@@ -146,18 +149,27 @@ class _Step:
 class RunView(io.TextIOBase):
     """Shows a run. It is the stream that `kfp.local` prints to."""
 
-    def __init__(self, console: Console, log: TextIO | None = None, *, echo: bool = False) -> None:
+    def __init__(
+        self,
+        console: Console,
+        log: TextIO | None = None,
+        *,
+        echo: bool = False,
+        is_interrupted: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Create a view, which shows nothing before it is entered as a context.
 
         Args:
             console: Where to show the run.
             log: File for everything that is printed except samples. Default: none.
             echo: Whether to show the output of steps other than `train`. Default: no.
+            is_interrupted: Whether an interrupt ends the steps, which have not failed then. Default: no.
         """
         super().__init__()
         self._console = console
         self._log = log
         self._echo = echo
+        self._is_interrupted = is_interrupted
         # kfp runs the steps of a ParallelFor in threads, each of which prints a line in pieces.
         self._parts: defaultdict[int, str] = defaultdict(str)
         self._steps: list[_Step] = []
@@ -166,12 +178,12 @@ class RunView(io.TextIOBase):
 
     @property
     def failed(self) -> str:
-        """Name of the first step that failed; "" if none has."""
+        """Name of the first step of the pipeline that failed; "" if none has."""
         return self._failed.name if self._failed else ""
 
     @property
     def last_lines(self) -> list[str]:
-        """Last lines of the first step that failed; if none has, of the step that began last."""
+        """Last lines of the step `failed`; if none has failed, of the step that began last."""
         step = self._failed or (self._steps[-1] if self._steps else None)
         return list(step.last_lines) if step else []
 
@@ -248,10 +260,13 @@ class RunView(io.TextIOBase):
         if step is None or step.name != name:
             step = _Step(name)
             self._steps.append(step)
-        step.state, step.seconds = "succeeded" if succeeded else "failed", time.monotonic() - step.started
-        self._print_line(f"{name}: {'done' if succeeded else 'failed'} after {step.seconds:.1f} s")
-        if not succeeded:
+        step.state = "succeeded" if succeeded else "stopped" if self._is_interrupted() else "failed"
+        step.seconds = time.monotonic() - step.started
+        self._print_line(f"{name}: {'done' if succeeded else step.state} after {step.seconds:.1f} s")
+        if step.state == "failed":
             self._failed = self._failed or step
+        elif step.state == "stopped":
+            step.training.stop()
 
     def _show_entry(self, entry: LogEntry, step: _Step | None) -> None:
         if step:
@@ -265,6 +280,8 @@ class RunView(io.TextIOBase):
 
     def _show_other(self, line: str) -> None:
         """Show a line of a step, or of the program that runs the pipeline."""
+        if _PIPELINE in line:
+            self._failed = None
         if _NOISE.search(line):
             return
         step = self._step()

@@ -155,7 +155,7 @@ def read_credentials(read: Read, reference: StoreReference) -> list[str]:
     """Return the access key and the secret key from the Secret of a store.
 
     Raises:
-        ValueError: The Secret does not exist, cannot be read, or lacks a field.
+        ValueError: The Secret does not exist, cannot be read, or a field is missing or empty.
     """
     path = _path(reference.namespace, "secrets", reference.secret)
     secret = read(path)
@@ -165,7 +165,10 @@ def read_credentials(read: Read, reference: StoreReference) -> list[str]:
     fields = reference.access_key_field, reference.secret_key_field
     if not {*fields} <= {*data}:
         raise ValueError(f"{path} must have the fields {fields}, it has {sorted(data)}. Correct it, or {WHAT_TO_SET}")
-    return [base64.b64decode(data[name]).decode() for name in fields]
+    keys = [base64.b64decode(data[name] or "").decode() for name in fields]
+    if not all(keys):
+        raise ValueError(f"{path} has an empty key in the fields {fields}. Correct it, or {WHAT_TO_SET}")
+    return keys
 
 
 def environment_entries(reference: StoreReference) -> list[dict[str, Any]]:

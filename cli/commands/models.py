@@ -60,8 +60,8 @@ def command() -> None:
     bucket it is minio://mlpipeline/models on an installation with the default pipeline root. ADDRESS is
     ROOT/MODEL/VERSION or ROOT/MODEL@ALIAS. The alias latest is the highest complete version.
 
-    The object store is that of AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or else that of the
-    pipelines on the cluster of KUBECONFIG.
+    The object store is that of AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. Without keys, and for
+    minio:// addresses without AWS_ENDPOINT_URL, it is that of the pipelines on the cluster of KUBECONFIG.
     """
 
 

@@ -15,9 +15,10 @@ _SCHEMAS = {"distribution_specification": distribution_schema, "split": split_sc
     "parameter", type=click.Choice([*_SCHEMAS]), default="distribution_specification", metavar="[PARAMETER]"
 )
 def command(parameter: str) -> None:
-    """Print the JSON Schema (draft 2020-12) of a distribution_specification or of a split.
+    """Print the JSON Schema (draft 2020-12) of a distribution_specification of train, or of a split.
 
-    PARAMETER is distribution_specification, the default, or split, a parameter of prepare_data.
+    PARAMETER is distribution_specification, the default, or split, a parameter of prepare_data. The
+    distribution_specification of prepare_data and predict has other keys.
 
     Editors complete and check a file of JSON or YAML with it. It does not check numbers in texts, the content of JSON
     texts, and whether two values contradict each other. `kfp-distributed render` and the step check these as well.

@@ -36,7 +36,8 @@ def command(model: str, name: str, host: str, port: int, namespace: str) -> None
 
     MODEL is a folder or an address of a model, such as s3://models/digits/3 or s3://models/digits@production. The
     version of an alias is that of the start. The object store is that of AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and
-    AWS_SECRET_ACCESS_KEY, or else that of the pipelines on the cluster of KUBECONFIG.
+    AWS_SECRET_ACCESS_KEY. Without keys, and for minio:// addresses without AWS_ENDPOINT_URL, it is that of the
+    pipelines on the cluster of KUBECONFIG.
 
     The server is for one machine and for tests: it has no authentication, so let only this machine reach it.
     """

@@ -18,14 +18,14 @@ def accept_input_values(component: Any) -> Any:  # noqa: ANN401  (kfp exports no
         component: A component or pipeline of `kfp.dsl`.
     """
     kind, floats = type(component), float_parameters(component)
-    is_pipeline = bool(component.component_spec.implementation.graph)
+    step = "" if component.component_spec.implementation.graph else component.name.replace("-", "_")
 
     def call(self: Any, *args: Any, **arguments: Any) -> Any:  # noqa: ANN401
         return kind.__call__(
             self,
             *args,
             **{
-                name: _as_float(value) if name in floats else _as_dict(name, value, is_pipeline)
+                name: _as_float(value) if name in floats else _as_dict(name, value, step)
                 for name, value in arguments.items()
             },
         )
@@ -34,12 +34,19 @@ def accept_input_values(component: Any) -> Any:  # noqa: ANN401  (kfp exports no
     return component
 
 
-def _as_dict(name: str, value: Any, is_pipeline: bool) -> Any:  # noqa: ANN401
+def _as_dict(name: str, value: Any, step: str) -> Any:  # noqa: ANN401
+    """Return a builder as its dict. `step` is "" for a pipeline. Other values stay as they are."""
     if not isinstance(value, Builder):
         return value
+    if name != value.parameter or (step and step != value.component):
+        of = f" of {step}" if step else ""
+        raise ValueError(
+            f"{name}{of} takes no {type(value).__name__}(…), which is for `{value.parameter}` of `{value.component}`: "
+            "pass a dict"
+        )
     entries = value.to_dict()
     of_pipeline = [key for key, entry in entries.items() if is_of_pipeline(entry)]
-    if is_pipeline and of_pipeline:
+    if of_pipeline and not step:
         raise ValueError(
             f"{name} has a value of the pipeline at {', '.join(of_pipeline)}. KFP replaces no value inside a dict that "
             "is passed to a pipeline; pass plain values here, or pass the object to the component "

@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
-from unittest.mock import patch
 
 from kfp.dsl.pipeline_channel import PipelineParameterChannel
 from kfp.dsl.pipeline_context import Pipeline
@@ -107,8 +106,45 @@ def restore_local_configuration(configuration: Any) -> None:  # noqa: ANN401
     LocalExecutionConfig.instance = configuration
 
 
+class SharedContext:
+    """A context that the first of several threads enters, and that the last one exits.
+
+    Attributes:
+        users: Number of threads inside.
+        is_refused: Whether entering raises a RuntimeError.
+    """
+
+    def __init__(self, context: Callable[[], AbstractContextManager[None]]) -> None:
+        self.users = 0
+        self.is_refused = False
+        self._context = context
+        self._lock = threading.Lock()
+        self._entered = ExitStack()
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Be inside for the duration of the block."""
+        with self._lock:
+            if self.is_refused:
+                raise RuntimeError("this local_run was interrupted, and runs no further step: start another one")
+            if not self.users:
+                self._entered.enter_context(self._context())
+            self.users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.users -= 1
+                if not self.users:
+                    self._entered.close()
+
+    def close(self) -> None:
+        """Exit the context even if an interrupt has left a thread counted as inside."""
+        self._entered.close()
+
+
 @contextmanager
-def steps_in_threads() -> Iterator[Callable[[], None]]:
+def steps_in_threads() -> Iterator[SharedContext]:
     """Let `kfp.local` run steps side by side, as those of a ParallelFor, without changing `print` and logging for good.
 
     kfp replaces `print` and the handlers of the root logger while a step runs, and sets back what it found. A step that
@@ -117,52 +153,32 @@ def steps_in_threads() -> Iterator[Callable[[], None]]:
     https://github.com/kubeflow/pipelines/blob/268e0898ecdd3f9447988b6e675676eb21c584f0/sdk/python/kfp/local/logging_utils.py.
 
     Yields:
-        A function that lets no further step begin. kfp's ParallelFor begins its other steps also after an interrupt.
+        The context in which each step runs. Where it is refused, no other step begins; kfp's ParallelFor would begin
+        the next ones also after an interrupt.
     """
-    logging_of_step = _Shared(logging_utils.local_logger_context)
+    running = SharedContext(logging_utils.local_logger_context)
+    indented = SharedContext(logging_utils.indented_print)
     run_process = subprocess_task_handler.run_local_subprocess
 
     def run_unless_refused(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401
         # A step that installs packages waits here for another one.
-        return 1 if logging_of_step.is_refused else run_process(*arguments, **options)
+        return 1 if running.is_refused else run_process(*arguments, **options)
 
-    with (
-        patch.object(logging_utils, "local_logger_context", logging_of_step),
-        patch.object(logging_utils, "indented_print", _Shared(logging_utils.indented_print)),
-        patch.object(subprocess_task_handler, "run_local_subprocess", run_unless_refused),
-    ):
-        yield logging_of_step.refuse
-
-
-class _Shared:
-    """A context that the first of several threads enters, and that the last one exits."""
-
-    def __init__(self, context: Callable[[], AbstractContextManager[None]]) -> None:
-        self._context = context
-        self._lock = threading.Lock()
-        self._users = 0
-        self._entered = ExitStack()
-        self.is_refused = False
-
-    def refuse(self) -> None:
-        """Let nobody enter any more."""
-        self.is_refused = True
-
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        with self._lock:
-            if self.is_refused:
-                raise RuntimeError("the local run was interrupted")
-            if not self._users:
-                self._entered.enter_context(self._context())
-            self._users += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._users -= 1
-                if not self._users:
-                    self._entered.close()
+    replaced: tuple[tuple[Any, str, Any], ...] = (
+        (logging_utils, "local_logger_context", running),
+        (logging_utils, "indented_print", indented),
+        (subprocess_task_handler, "run_local_subprocess", run_unless_refused),
+    )
+    before = [getattr(module, name) for module, name, _ in replaced]
+    for module, name, value in replaced:
+        setattr(module, name, value)
+    try:
+        yield running
+    finally:
+        for (module, name, _), value in zip(replaced, before, strict=True):
+            setattr(module, name, value)
+        indented.close()
+        running.close()
 
 
 def input_without_value(error: BaseException) -> str:

@@ -46,15 +46,15 @@ class Split(Builder):
 
     None stands for a key that is not set, so that its default applies. A value may be a parameter of the pipeline or an
     output of a task, which the step checks when the pipeline runs. KFP does not replace them in an argument of a
-    pipeline. Pass an object to `prepare_data` or `train_and_export`, or `to_dict()` where a dict is needed, such as the
-    default of a pipeline's parameter.
+    pipeline. Pass an object to `prepare_data`, `train_and_export` or `train_and_deploy`, or `to_dict()` where a dict is
+    needed, such as the default of a pipeline's parameter.
 
     Raises:
         ValueError: A value is not allowed, or two values contradict each other. The message names the key, the value
             and what is allowed.
     """
 
-    component = "prepare_data"
+    component, parameter = "prepare_data", "split"
 
     validation_fraction: float | str | None = dict_key(
         _FRACTION, "Fraction of the rows for the validation dataset, which is empty with 0.", 0.1

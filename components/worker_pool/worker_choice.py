@@ -10,15 +10,15 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from kfp_distributed.components.kfp_interface.step_packages import DASK
-from kfp_distributed.components.train.describe.distributions import KEYS
-from kfp_distributed.components.train.describe.keys import Key, read_keys
+from kfp_distributed.components.train.describe.distributions import KEYS, SingleJob
+from kfp_distributed.components.train.describe.keys import Key, keys_of, read_keys
 from kfp_distributed.components.train.describe.kinds import COUNT, MAPPING, is_blank, read_entry, text
 from kfp_distributed.components.train.describe.specification import DistributionSpecification
 from kfp_distributed.components.train.run.runners.choose import choose_runner
 from kfp_distributed.components.train.run.runners.protocol import Runner
 from kfp_distributed.components.train.tell.step_log import StepLog
 from kfp_distributed.components.worker_pool.dask_engine import DaskEngine
-from kfp_distributed.components.worker_pool.worker_job import parse_worker_settings
+from kfp_distributed.components.worker_pool.worker_job import SET_BY_THE_STEP, parse_worker_settings
 from kfp_distributed.library.content import STEP_PACKAGES
 from kfp_distributed.library.packages import install
 from kfp_distributed.library.start import INSTALLS_PACKAGES
@@ -46,7 +46,8 @@ _SCHEDULER = Key(
     "Address of the scheduler of a Dask cluster that runs already.",
     default_text="none",
 )
-_KEYS = {**KEYS, "number_of_workers": _NUMBER, "dask_scheduler": _SCHEDULER}
+_OWN_KEYS = {"number_of_workers": _NUMBER, "dask_scheduler": _SCHEDULER}
+_OF_PODS = {name: key for name, key in keys_of(SingleJob).items() if name not in SET_BY_THE_STEP}
 
 
 def parse_workers(specification: Mapping[str, object] | str | None, least_memory: str = "") -> Workers:
@@ -63,7 +64,9 @@ def parse_workers(specification: Mapping[str, object] | str | None, least_memory
     given = {} if is_blank(specification) else read_entry("distribution_specification", MAPPING, specification)
     entries = {name: value for name, value in given.items() if not is_blank(value)}
     try:
-        values = read_keys(entries, _KEYS)
+        # Keys of `train` go to `parse_worker_settings`, which says why it has others.
+        own = {name: value for name, value in entries.items() if name in _OWN_KEYS or name not in KEYS}
+        values = read_keys(own, {**_OF_PODS, **_OWN_KEYS})
     except ValueError as error:
         raise ValueError(f"distribution_specification: {error}") from None
     count, scheduler = values.get("number_of_workers", 0), values.get("dask_scheduler", "")
@@ -72,12 +75,15 @@ def parse_workers(specification: Mapping[str, object] | str | None, least_memory
             f"distribution_specification: number_of_workers = {count} and dask_scheduler = {scheduler!r}: the cluster "
             "of the scheduler has its own workers, so give one of them"
         )
-    settings = {name: value for name, value in entries.items() if name not in ("number_of_workers", "dask_scheduler")}
+    settings = {name: value for name, value in entries.items() if name not in _OWN_KEYS}
     parsed = parse_worker_settings(settings, least_memory)
     if settings and not count:
+        keys = ", ".join(settings)
         raise ValueError(
-            f"distribution_specification has {', '.join(settings)}, but number_of_workers is 0: set "
-            "number_of_workers, or leave it out"
+            f"distribution_specification has {keys} beside dask_scheduler, whose workers run already: remove {keys}"
+            if scheduler
+            else f"distribution_specification has {keys}, but number_of_workers is 0: set number_of_workers, or remove "
+            f"{keys}"
         )
     return Workers(count, scheduler, parsed)
 

@@ -18,11 +18,12 @@ from kfp_distributed.trainers.runtime.job_description import JobDescription
 # As in a step, whose image has kfp without its compiler.
 _VARIABLES = {RUNTIME_VARIABLE: "true"}
 
-_SET_BY_THE_STEP = {
+SET_BY_THE_STEP = {
     "distribution_type": "the workers are always pods of a Job",
     "worker_gpus": "the step uses no GPUs",
     "tensorboard": "the step writes no logs for TensorBoard",
 }
+"""Keys of a `distribution_specification` that the workers of a step do not have, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def parse_worker_settings(entries: Mapping[str, object], least_memory: str = "")
     Raises:
         ValueError: A key is unknown, has an invalid value, or is set by the step.
     """
-    for key, reason in _SET_BY_THE_STEP.items():
+    for key, reason in SET_BY_THE_STEP.items():
         if key in entries:
             raise ValueError(f"distribution_specification: {key} = {entries[key]!r}: {reason}; remove it")
     settings = parse_distribution({"distribution_type": "Job", **entries})

@@ -7,7 +7,7 @@ import logging
 import pytest
 from kfp import compiler, dsl, local
 from kfp.dsl.types.type_utils import InconsistentTypeException
-from kfp.local import logging_utils
+from kfp.local import logging_utils, subprocess_task_handler
 
 from kfp_distributed.components.kfp_interface.kfp_internals import (
     NeverCached,
@@ -72,8 +72,14 @@ def changed_by_overlapping_steps() -> list[bool]:
     return changed
 
 
-def test_steps_that_overlap_change_print_and_logging_for_good_without_the_library():
+def test_steps_that_overlap_change_print_and_logging_for_good_and_go_on_without_the_library():
     assert changed_by_overlapping_steps() == [True, True]
-    with steps_in_threads():
+    with steps_in_threads() as running:
         assert changed_by_overlapping_steps() == [False, False]
+        assert subprocess_task_handler.run_local_subprocess(["true"]) == 0
+        running.is_refused = True
+        assert subprocess_task_handler.run_local_subprocess(["true"]) == 1
+        with pytest.raises(RuntimeError, match="interrupted"), logging_utils.local_logger_context():
+            pass
     assert changed_by_overlapping_steps() == [True, True]
+    assert subprocess_task_handler.run_local_subprocess(["true"]) == 0

@@ -8,9 +8,6 @@ from kfp_distributed.components import Steps
 MOST_INPUTS = 16
 """What belongs together and is set by few is one dict with a typed builder, such as `Split`."""
 
-MORE: dict[str, int] = {}
-"""Steps that have more, with their number. A step that has fewer by now is taken out."""
-
 
 def inputs_of(step):
     return getattr(components, step).component_spec.inputs
@@ -18,8 +15,7 @@ def inputs_of(step):
 
 @pytest.mark.parametrize("step", Steps._fields)
 def test_a_step_has_few_inputs(step):
-    assert len(inputs_of(step)) == MORE.get(step, len(inputs_of(step)))
-    assert len(inputs_of(step)) <= max(MOST_INPUTS, MORE.get(step, 0))
+    assert len(inputs_of(step)) <= MOST_INPUTS
 
 
 def test_what_a_first_run_needs_comes_first():

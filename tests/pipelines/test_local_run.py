@@ -80,7 +80,7 @@ import sys
 from kfp import dsl
 from kfp_distributed.pipelines.local_run import local_run
 
-@dsl.component
+@dsl.component(install_kfp_package=sys.argv[3] == "installs")
 def wait(folder: str, item: int):
     import os, pathlib, time
     pathlib.Path(folder, str(os.getpid())).touch()
@@ -91,28 +91,45 @@ def sweep(folder: str):
     with dsl.ParallelFor(list(range(40))) as item:
         wait(folder=folder, item=item)
 
-with local_run(sys.argv[1], embedded_store=False):
+with local_run(sys.argv[1], embedded_store=False, progress=True):
     sweep(folder=sys.argv[2])
 """
 
 
-@pytest.mark.takes(7)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_steps_that_run_side_by_side_and_no_other_begins(tmp_path, number):
+@pytest.mark.takes(14)
+@pytest.mark.parametrize(
+    ("number", "packages", "running"),
+    # kfp runs two steps of a ParallelFor at a time, and one where steps install packages: the other waits.
+    [(signal.SIGINT, "installs", 1), (signal.SIGINT, "has", 2), (signal.SIGTERM, "has", 2)],
+)
+def test_a_signal_ends_the_steps_of_a_parallel_for_and_no_other_begins(tmp_path, number, packages, running):
     """A notebook sends SIGINT to its kernel alone, so the steps do not get it."""
     program, begun = tmp_path / "sweep.py", tmp_path / "begun"
     program.write_text(SWEEP)
     begun.mkdir()
-    with started([sys.executable, program, tmp_path / "run", begun], start_new_session=True) as process:
-        # kfp holds a lock while a step runs that installs packages, so the second thread waits.
-        while not list(begun.iterdir()):
+    argv = [sys.executable, program, tmp_path / "run", begun, packages]
+    with started(argv, start_new_session=True, stdout=subprocess.PIPE) as process:
+        while len(list(begun.iterdir())) < running:
             assert process.poll() is None
             time.sleep(0.05)
-        (step,) = [psutil.Process(int(path.name)) for path in begun.iterdir()]
+        steps = [psutil.Process(int(path.name)) for path in begun.iterdir()]
         process.send_signal(number)
+        printed = process.stdout.read()
         assert process.wait(120) in (128 + number, -number)
-    assert len(list(begun.iterdir())) == 1
-    assert not is_alive(step)
+    assert len(list(begun.iterdir())) == running
+    assert not [step for step in steps if is_alive(step)]
+    assert "stopped after" in printed
+    assert "failed" not in printed
+
+
+def test_after_an_interrupt_that_the_program_handles_no_step_begins(tmp_path):
+    with local_run(tmp_path / "first", embedded_store=False):
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        with pytest.raises(RuntimeError, match="this local_run was interrupted"):
+            add(a=1, b=2)
+    with local_run(tmp_path / "second", embedded_store=False):
+        assert add(a=1, b=2).output == 3
 
 
 def test_a_local_run_in_another_thread_handles_no_signals(tmp_path):
@@ -201,10 +218,15 @@ def score_and_export():
             export()
 
 
+@dsl.component(install_kfp_package=False)
+def double(a: int) -> int:
+    return 2 * a
+
+
 @dsl.pipeline
-def add_side_by_side():
+def double_side_by_side():
     with dsl.ParallelFor([1, 2, 3]) as item:
-        add(a=item, b=item)
+        double(a=item)
 
 
 @pytest.mark.takes(4)
@@ -212,10 +234,10 @@ def test_steps_side_by_side_leave_print_and_logging_as_before(tmp_path):
     logger = logging.getLogger()
     before = builtins.print, list(logger.handlers), logger.level
     with local_run(tmp_path, embedded_store=False, progress=True) as run:
-        add_side_by_side()
+        double_side_by_side()
     assert (builtins.print, list(logger.handlers), logger.level) == before
     log = run.log.read_text()
-    assert len(re.findall(r"Task 'add' finished with status SUCCESS", log)) == 3
+    assert len(re.findall(r"Task 'double' finished with status SUCCESS", log)) == 3
     assert set(re.findall(r"^ *(?=\[KFP Executor)", log, re.MULTILINE)) == {"    "}
 
 

@@ -90,6 +90,16 @@ def test_the_last_lines_of_a_failed_step_are_kept():
     assert list(view.last_lines) == ["read 20 rows, all", "ValueError: no"]
 
 
+def test_a_pipeline_begins_without_the_failure_of_the_one_before():
+    view = RunView(Console(file=io.StringIO()))
+    for name in ("first", "second"):
+        view.write(f"1 - INFO - Running pipeline: '{name}'\n")
+        assert view.failed == ""
+        view.write(f"1 - INFO - Executing task '{name}-step'\n    line of {name}\n")
+        view.write(f"1 - ERROR - Task '{name}-step' finished with status FAILURE\n")
+        assert (view.failed, view.last_lines) == (f"{name}-step", [f"line of {name}"])
+
+
 def test_steps_that_run_in_threads_keep_their_lines():
     """As those of a ParallelFor. All begin before one ends, and `print` writes an indentation, and then the line."""
     output = io.StringIO()

@@ -8,7 +8,7 @@ import pytest
 from google.protobuf.json_format import MessageToDict
 from kfp import dsl
 
-from kfp_distributed.components import Split, prepare_data
+from kfp_distributed.components import SingleJob, Split, prepare_data
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.split_parameter import KEYS, MAXIMUM_SEED, parse_split, split_schema
 from kfp_distributed.components.train.describe.kinds import shown
@@ -136,6 +136,29 @@ def test_values_of_the_builder_can_be_parameters_of_the_pipeline():
         {"group_column": "{{$.inputs.parameters['pipelinechannel--column']}}", "seed": 1},
         {"group_column": "patient"},
     ]
+
+
+@pytest.mark.parametrize(
+    ("step", "inputs", "error"),
+    [
+        (prepare_data, {"split": SingleJob()}, r"split of prepare_data takes no SingleJob\(…\), which is for `distrib"),
+        (
+            prepare_data,
+            {"distribution_specification": SingleJob(worker_cpus=2)},
+            r"distribution_specification of prepare_data takes no SingleJob\(…\), .* of `train`: pass a dict",
+        ),
+        (train_and_export, {"split": SingleJob()}, r"split takes no SingleJob\(…\)"),
+        (train_and_export, {"distribution_specification": Split(seed=1)}, r"distribution_specification takes no Split"),
+    ],
+)
+def test_a_builder_of_another_parameter_is_refused_when_the_pipeline_is_written(step, inputs, error):
+    @dsl.pipeline
+    def pipeline():
+        with pytest.raises(ValueError, match=f"^{error}"):
+            step(source="a.csv", **inputs)
+        prepare_data(source="a.csv")
+
+    assert pipeline
 
 
 def test_each_key_has_a_meaning_and_a_default():

@@ -20,11 +20,12 @@ from kfp_distributed.components.worker_pool.worker_choice import parse_workers
         ({"dask_scheduler": "dask:8786"}, "dask_scheduler = 'dask:8786' is not the address of a scheduler"),
         ({"dask_scheduler": "tls://dask:8786"}, "dask_scheduler = 'tls://dask:8786' is not the address of a scheduler"),
         ({"dask_schedule": "tcp://dask:8786"}, "is not a known key; did you mean dask_scheduler?"),
+        ({"foo": 2}, "'foo' = 2 is not a known key; known keys: number_of_workers, worker_cpus, worker_memory,"),
         ({"worker": 2}, "'worker' = 2 is not a known key; did you mean number_of_workers or"),
         ({"worker_cpus": 2}, "distribution_specification has worker_cpus, but number_of_workers is 0"),
         (
             {"worker_cpus": 2, "dask_scheduler": "tcp://dask:8786"},
-            "distribution_specification has worker_cpus, but number_of_workers is 0",
+            "distribution_specification has worker_cpus beside dask_scheduler, whose workers run already",
         ),
         ({"number_of_workers": 2, "worker_gpus": 1}, "worker_gpus = 1: the step uses no GPUs; remove it"),
         ({"number_of_workers": 2, "ps_cpus": 3}, "ps_cpus = 3 is a key of TF, not of Job"),

@@ -252,5 +252,8 @@ def test_read_credentials():
     ) as error:
         read_credentials(cluster.read, replace(S3, access_key_field="accesskey", secret_key_field="secretkey"))
     assert "aHVzaA" not in str(error.value)
+    cluster[_PATH("team", "secrets", "empty")] = {"data": {"id": "bWU=", "key": ""}}
+    with pytest.raises(ValueError, match=r"secrets/empty has an empty key in the fields \('id', 'key'\)\. Correct it"):
+        read_credentials(cluster.read, replace(S3, secret="empty"))
     with pytest.raises(ValueError, match=r"^/api/v1/namespaces/team/secrets/other does not exist\. Create it, or "):
         read_credentials(cluster.read, replace(S3, secret="other"))

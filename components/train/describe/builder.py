@@ -9,9 +9,11 @@ class Builder(ABC):
 
     Attributes:
         component: Name of the component that takes the object, also with values that are known in the run.
+        parameter: Name of the parameter that takes it, of the component and of pipelines.
     """
 
     component: ClassVar[str]
+    parameter: ClassVar[str]
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:

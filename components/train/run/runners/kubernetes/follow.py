@@ -101,15 +101,15 @@ class Follower:
             Exception: A thread of the watcher has failed.
         """
         job_tracker = self._job_tracker
-        quiet_due, ended, restart = 0.0, None, None
+        tick_due, ended, restart = 0.0, None, None
         while restart or job_tracker.end is None or ended is None or not self._last_lines_are_read(ended):
             if news := self._watcher.take(0.5 if ended is None else 0.05):
                 yield from self._read(news)
-            if self._watcher.news.empty() or time.monotonic() >= quiet_due:
+            if self._watcher.news.empty() or time.monotonic() >= tick_due:
                 yield from job_tracker.advance_time(clock())
                 if not job_tracker.end:  # Waiting for the last lines counts for no timeout.
                     yield Tick(clock())
-                quiet_due = time.monotonic() + 1
+                tick_due = time.monotonic() + 1
             if self._connection.refusal and not job_tracker.end:
                 job_tracker.end = (False, self._connection.refusal)
             if restart is None and job_tracker.can_restart:
