@@ -70,7 +70,7 @@ ROW_READERS = (
     "sources.download_limit",
     "sources.fetch",
     "sources.folder_splits",
-    "sources.reading",
+    "sources.read_rows",
     "sources.source_files",
     "sources.stored_files",
     "columns.column_names",
@@ -125,16 +125,9 @@ PREPARE_DATA_ROOMS = (
     ("scan",),
     ("split",),
     ("writing",),
-    (
-        "component",
-        "preparation_job",
-        "preparation_replica",
-        "preparation_results",
-        "preparation_run",
-        "prepare",
-        "read",
-        "step",
-    ),
+    ("prepare", "read"),
+    ("preparation_pods",),
+    ("component", "step"),
 )
 """The same of components/prepare_data, and the modules that connect them."""
 

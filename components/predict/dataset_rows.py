@@ -17,7 +17,7 @@ from kfp_distributed.components.predict.input_rows import InputRows
 from kfp_distributed.components.predict.predictor import BATCH_BYTES, BATCH_ROWS
 from kfp_distributed.components.prepare_data.columns.python_values import python_values
 from kfp_distributed.components.prepare_data.sources.chunks import Chunk, CountRows, FilePart
-from kfp_distributed.components.prepare_data.sources.reading import Reject
+from kfp_distributed.components.prepare_data.sources.read_rows import Reject
 from kfp_distributed.storage.alignment import align
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard, column_matrix
 from kfp_distributed.storage.files import FileEntry, describe_file

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kfp_distributed.components.predict.seen_values import SeenValues
 from kfp_distributed.components.prepare_data.sources.chunks import Chunk, CountRows, FilePart
-from kfp_distributed.components.prepare_data.sources.reading import LateFindings, Reject
+from kfp_distributed.components.prepare_data.sources.read_rows import LateFindings, Reject
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kfp_distributed.components.prepare_data.sources.reading import Rows
+from kfp_distributed.components.prepare_data.sources.read_rows import Rows
 
 
 def joined_rows(

@@ -20,7 +20,7 @@ from kfp_distributed.components.predict.model_plan import ModelPlan
 from kfp_distributed.components.predict.predictor import BATCH_BYTES, BATCH_ROWS, loaded_predictor
 from kfp_distributed.components.predict.seen_values import SeenValues
 from kfp_distributed.components.prepare_data.sources.chunks import Chunk, FilePart
-from kfp_distributed.components.prepare_data.sources.reading import RejectedRows
+from kfp_distributed.components.prepare_data.sources.read_rows import RejectedRows
 from kfp_distributed.storage.files import FileEntry
 from kfp_distributed.storage.opener import open_store
 

@@ -26,7 +26,7 @@ from kfp_distributed.components.predict.source_rows import SourceRows, open_rows
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.sources.disk_errors import disk_errors
 from kfp_distributed.components.prepare_data.sources.fetch import is_stored, local_copy, refuse_downloads, stored_source
-from kfp_distributed.components.prepare_data.sources.reading import ReadAgain, RejectedRows, RowsRefused
+from kfp_distributed.components.prepare_data.sources.read_rows import ReadAgain, RejectedRows, RowsRefused
 from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath
 from kfp_distributed.components.worker_pool.piece_tasks import run_here
 from kfp_distributed.components.worker_pool.stored_tasks import Engine, StoredTasks

@@ -20,7 +20,7 @@ from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.read import kept_types, options_like
 from kfp_distributed.components.prepare_data.sources.chunks import CHUNK_BYTES, Chunk, CountRows, FilePart, ignore_count
 from kfp_distributed.components.prepare_data.sources.folder_splits import splits_of
-from kfp_distributed.components.prepare_data.sources.reading import LateFindings, Reject
+from kfp_distributed.components.prepare_data.sources.read_rows import LateFindings, Reject
 from kfp_distributed.components.prepare_data.sources.source_files import DELIMITED, SourceFiles, ending
 from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.tables.open_source import lines_about_missing, open_source

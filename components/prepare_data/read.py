@@ -17,7 +17,7 @@ from kfp_distributed.components.prepare_data.scan.split_keys import DRAWN, TEST,
 from kfp_distributed.components.prepare_data.sources.chunks import CHUNK_BYTES
 from kfp_distributed.components.prepare_data.sources.disk_errors import disk_errors
 from kfp_distributed.components.prepare_data.sources.folder_splits import split_sources
-from kfp_distributed.components.prepare_data.sources.reading import ReadAgain, RejectedRows
+from kfp_distributed.components.prepare_data.sources.read_rows import ReadAgain, RejectedRows
 from kfp_distributed.components.prepare_data.sources.source_files import SourceFiles
 from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.tables.open_source import lines_about_missing, open_source

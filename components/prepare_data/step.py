@@ -10,11 +10,15 @@ from typing import Any, NoReturn
 from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.external_services.source_address import DIGITS
 from kfp_distributed.components.kfp_interface.artifacts import Artifact
-from kfp_distributed.components.prepare_data.preparation_job import LEAST_MEMORY, PreparationRequest, preparation_folder
 from kfp_distributed.components.prepare_data.preparation_options import parse_options
-from kfp_distributed.components.prepare_data.preparation_run import prepare_in_pods
+from kfp_distributed.components.prepare_data.preparation_pods.preparation_request import (
+    LEAST_MEMORY,
+    PreparationRequest,
+    preparation_folder,
+)
+from kfp_distributed.components.prepare_data.preparation_pods.preparation_run import prepare_in_pods
 from kfp_distributed.components.prepare_data.prepare import prepare
-from kfp_distributed.components.prepare_data.sources.reading import RowsRefused
+from kfp_distributed.components.prepare_data.sources.read_rows import RowsRefused
 from kfp_distributed.components.prepare_data.split_parameter import parse_split
 from kfp_distributed.components.train.tell.log_format import print_entry
 from kfp_distributed.components.train.tell.step_log import StepLog

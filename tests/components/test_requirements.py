@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 
 from kfp_distributed.components.kfp_interface.step_packages import DASK, PACKAGES, PREDICTION, PREPARATION
 from kfp_distributed.components.predict import prediction_job as predict
-from kfp_distributed.components.prepare_data import preparation_job as prepare_data
+from kfp_distributed.components.prepare_data.preparation_pods import preparation_request as prepare_data
 from kfp_distributed.trainers.requirements import ENTRY
 
 pytestmark = pytest.mark.takes(14)

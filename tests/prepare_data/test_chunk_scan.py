@@ -14,7 +14,7 @@ from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.scan import chunk_scan
 from kfp_distributed.components.prepare_data.scan.chunk_scan import scan_chunk
 from kfp_distributed.components.prepare_data.scan.scanner import Merge, scan
-from kfp_distributed.components.prepare_data.sources.reading import ReadAgain, RejectedRows
+from kfp_distributed.components.prepare_data.sources.read_rows import ReadAgain, RejectedRows
 from kfp_distributed.components.prepare_data.tables import csv_files, json_files
 from kfp_distributed.components.prepare_data.tables.open_source import open_source
 

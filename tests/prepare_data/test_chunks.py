@@ -17,7 +17,7 @@ from kfp_distributed.components.prepare_data.csv_format import CsvFormat
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.sources import chunks
 from kfp_distributed.components.prepare_data.sources.chunks import chunks_of, whole_file
-from kfp_distributed.components.prepare_data.sources.reading import RejectedRows
+from kfp_distributed.components.prepare_data.sources.read_rows import RejectedRows
 from kfp_distributed.components.prepare_data.sources.texts import opened_text
 from kfp_distributed.components.prepare_data.tables import csv_files, json_files, text_parts
 from kfp_distributed.components.prepare_data.tables.csv_files import csv_parts

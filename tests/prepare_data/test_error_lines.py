@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from kfp_distributed.components.prepare_data import step
-from kfp_distributed.components.prepare_data.sources.reading import RowsRefused, reading
+from kfp_distributed.components.prepare_data.sources.read_rows import RowsRefused, read_errors
 from kfp_distributed.storage.errors import one_line
 
 ARROW = pa.ArrowInvalid("Could not open file:\n  the footer is missing\n")
@@ -16,7 +16,7 @@ def test_an_error_with_line_ends_becomes_one_line():
 
 def test_errors_of_reading_are_one_line():
     message = r"^a\.parquet cannot be read: Could not open file: the footer is missing$"
-    with pytest.raises(ValueError, match=message), reading("a.parquet"):
+    with pytest.raises(ValueError, match=message), read_errors("a.parquet"):
         raise ARROW
 
 

@@ -14,7 +14,7 @@ from kfp_distributed.components.prepare_data.report.frequent_texts import Freque
 from kfp_distributed.components.prepare_data.report.precision import Precision
 from kfp_distributed.components.prepare_data.scan import label_counts
 from kfp_distributed.components.prepare_data.scan.label_counts import LabelCounts
-from kfp_distributed.components.prepare_data.sources.reading import ReadAgain, RejectedRows, RowsRefused
+from kfp_distributed.components.prepare_data.sources.read_rows import ReadAgain, RejectedRows, RowsRefused
 
 pytestmark = pytest.mark.takes(3)
 

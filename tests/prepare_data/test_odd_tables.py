@@ -11,7 +11,7 @@ import pytest
 from kfp_distributed.components.prepare_data.preparation_options import parse_options
 from kfp_distributed.components.prepare_data.report.duplicates import row_hashes
 from kfp_distributed.components.prepare_data.scan.split_keys import TEST, VALIDATION
-from kfp_distributed.components.prepare_data.split.split_rows import count_groups, split_groups, split_times
+from kfp_distributed.components.prepare_data.split.decided_splits import count_groups, split_groups, split_times
 from kfp_distributed.components.prepare_data.tables import csv_files
 from kfp_distributed.components.prepare_data.tables.csv_quotes import first_row_end, last_row_end
 

@@ -15,14 +15,14 @@ import pytest
 from forked_replicas import forked
 
 from kfp_distributed.components.kfp_interface.step_packages import PREPARATION
-from kfp_distributed.components.prepare_data.preparation_job import (
+from kfp_distributed.components.prepare_data.preparation_options import Options
+from kfp_distributed.components.prepare_data.preparation_pods.preparation_request import (
     MODULE,
     PreparationRequest,
     preparation_folder,
 )
-from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.preparation_results import store_results
-from kfp_distributed.components.prepare_data.preparation_run import prepare_in_pods
+from kfp_distributed.components.prepare_data.preparation_pods.preparation_results import store_results
+from kfp_distributed.components.prepare_data.preparation_pods.preparation_run import prepare_in_pods
 from kfp_distributed.components.prepare_data.prepare import prepare
 from kfp_distributed.components.train.describe.manifests import job_manifest
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kfp_distributed.components.prepare_data.sources.reading import rows_by_column
+from kfp_distributed.components.prepare_data.sources.read_rows import rows_by_column
 
 
 def test_the_column_with_the_most_rows_is_first():

@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 from kfp_distributed.components.prepare_data.pieces.piece_files import Pieces
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.scan.scanner import scan
-from kfp_distributed.components.prepare_data.sources.reading import ReadAgain, RejectedRows
+from kfp_distributed.components.prepare_data.sources.read_rows import ReadAgain, RejectedRows
 from kfp_distributed.components.prepare_data.tables.open_source import open_source
 from kfp_distributed.storage.dataset import Column, Label
 

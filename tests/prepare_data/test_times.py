@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_distributed.components.prepare_data.columns.times import time_keys, time_text, time_type
-from kfp_distributed.components.prepare_data.split.split_rows import split_times
+from kfp_distributed.components.prepare_data.split.decided_splits import split_times
 from kfp_distributed.components.prepare_data.tables import csv_files
 from kfp_distributed.storage.dataset import read_batches
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from kfp_distributed.components.prepare_data.preparation_job import LEAST_MEMORY
+from kfp_distributed.components.prepare_data.preparation_pods.preparation_request import LEAST_MEMORY
 from kfp_distributed.components.worker_pool.worker_choice import parse_workers
 
 

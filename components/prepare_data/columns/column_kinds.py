@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from kfp_distributed.components.prepare_data.columns.spelled_values import NUMBER
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind
-from kfp_distributed.components.prepare_data.sources.reading import bounded
+from kfp_distributed.components.prepare_data.sources.read_rows import bounded
 from kfp_distributed.storage.dataset import Column
 
 # Regular expression of the names that Arrow gives to the types that a column may have.

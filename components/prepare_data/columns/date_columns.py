@@ -19,7 +19,7 @@ from kfp_distributed.components.prepare_data.columns.dates import (
     short_forms,
 )
 from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.sources.reading import bounded
+from kfp_distributed.components.prepare_data.sources.read_rows import bounded
 from kfp_distributed.storage.dataset import Column
 
 # So many characters of a value are in a line.

@@ -25,13 +25,13 @@ from kfp_distributed.components.prepare_data.columns.python_values import python
 from kfp_distributed.components.prepare_data.columns.spelled_values import number_names
 from kfp_distributed.components.prepare_data.columns.times import DATES, time_keys
 from kfp_distributed.components.prepare_data.sources.chunks import CHUNK_BYTES, Chunk, CountRows, FilePart, chunks_of
-from kfp_distributed.components.prepare_data.sources.reading import (
+from kfp_distributed.components.prepare_data.sources.read_rows import (
     LateFindings,
     ReadPart,
     Reject,
     RejectedRows,
     Rows,
-    readable,
+    read_rows,
 )
 from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
 from kfp_distributed.storage.dataset import Column, Task
@@ -120,7 +120,7 @@ class Source:
         Raises:
             ValueError: A file is damaged, or a column is missing or has another type.
         """
-        return readable(part.name, self._converted(self.read(part, reject, count_rows), reject))
+        return read_rows(part.name, self._converted(self.read(part, reject, count_rows), reject))
 
     def batches(self, rejected: RejectedRows | None = None, size: int = CHUNK_BYTES) -> Iterator[tuple[str, Rows]]:
         """Yield all usable rows, with their numbers in the file, and the name of the file they are in.

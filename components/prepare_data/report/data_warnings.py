@@ -15,7 +15,7 @@ from kfp_distributed.components.prepare_data.report.leakage import SUSPICIOUS_RE
 from kfp_distributed.components.prepare_data.report.precision import Precision
 from kfp_distributed.components.prepare_data.report.profile import MAXIMUM_FEATURES, has_common_statistics
 from kfp_distributed.components.prepare_data.report.vocabulary import Unseen
-from kfp_distributed.components.prepare_data.sources.reading import MAXIMUM_LINES, bounded
+from kfp_distributed.components.prepare_data.sources.read_rows import MAXIMUM_LINES, bounded
 from kfp_distributed.storage.dataset import Column
 
 EXACT_NUMBERS = 1 << 24

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from kfp_distributed.components.prepare_data.columns.spelled_values import FINITE
 from kfp_distributed.components.prepare_data.report.data_warnings import EXAMPLE_LENGTH, text_numbers
-from kfp_distributed.components.prepare_data.sources.reading import bounded
+from kfp_distributed.components.prepare_data.sources.read_rows import bounded
 
 _COUNTED_CLASSES = 20
 """Fewer whole numbers are named as quantities in no case. So many are classes only if they are counted from 0 or 1."""

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.report.outliers import usual_range
-from kfp_distributed.components.prepare_data.sources.reading import bounded
+from kfp_distributed.components.prepare_data.sources.read_rows import bounded
 from kfp_distributed.components.summaries.moments import Moments
 from kfp_distributed.storage.dataset import Column, log_values
 

@@ -24,7 +24,7 @@ from kfp_distributed.components.prepare_data.report.profile import MAXIMUM_FEATU
 from kfp_distributed.components.prepare_data.scan.label_counts import LabelCounts
 from kfp_distributed.components.prepare_data.scan.split_keys import hashes_of_texts
 from kfp_distributed.components.prepare_data.sources.chunks import Chunk, FilePart
-from kfp_distributed.components.prepare_data.sources.reading import REPORTED_ROWS, ReadAgain, RejectedRows, Rows
+from kfp_distributed.components.prepare_data.sources.read_rows import REPORTED_ROWS, ReadAgain, RejectedRows, Rows
 from kfp_distributed.storage.dataset import column_matrix
 
 MAXIMUM_DISTINCT = 1000

@@ -13,7 +13,7 @@ from kfp_distributed.components.prepare_data.columns.spelled_values import FINIT
 from kfp_distributed.components.prepare_data.pieces.growing_vocabulary import GrowingVocabulary
 from kfp_distributed.components.prepare_data.report.data_warnings import text_form
 from kfp_distributed.components.prepare_data.report.label_warnings import regression_advice
-from kfp_distributed.components.prepare_data.sources.reading import ReadAgain
+from kfp_distributed.components.prepare_data.sources.read_rows import ReadAgain
 from kfp_distributed.storage.dataset import DatasetManifest, Label, Task
 
 MAXIMUM_CLASSES = 65_536

@@ -21,7 +21,7 @@ from kfp_distributed.components.prepare_data.scan.chunk_scan import ChunkScan, s
 from kfp_distributed.components.prepare_data.scan.scanner import ROWS_PER_LOG_LINE, Merge, Scan, refuse_no_rows
 from kfp_distributed.components.prepare_data.scan.split_keys import DRAWN, FIXED_SPLIT
 from kfp_distributed.components.prepare_data.sources.chunks import CHUNK_BYTES, Chunk
-from kfp_distributed.components.prepare_data.sources.reading import RejectedRows
+from kfp_distributed.components.prepare_data.sources.read_rows import RejectedRows
 from kfp_distributed.components.worker_pool.piece_tasks import run_here
 from kfp_distributed.components.worker_pool.stored_tasks import StoredTasks, stored
 

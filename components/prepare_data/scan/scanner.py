@@ -36,7 +36,7 @@ from kfp_distributed.components.prepare_data.scan.chunk_scan import (
 )
 from kfp_distributed.components.prepare_data.scan.split_keys import DRAWN, FIXED_SPLIT
 from kfp_distributed.components.prepare_data.sources.chunks import CHUNK_BYTES
-from kfp_distributed.components.prepare_data.sources.reading import RejectedRows, rows_by_column
+from kfp_distributed.components.prepare_data.sources.read_rows import RejectedRows, rows_by_column
 from kfp_distributed.storage.dataset import Column, Label
 
 LEFT_OUT = -1

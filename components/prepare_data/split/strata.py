@@ -16,9 +16,8 @@ from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.scan.scanner import LEFT_OUT, Scan
 from kfp_distributed.components.prepare_data.scan.split_keys import DRAWN, FIXED_SPLIT, TEST, TRAIN, VALIDATION
 from kfp_distributed.components.prepare_data.sources.left_out import first_names
-from kfp_distributed.components.prepare_data.split.plan import Plan, dealt, plan_split
-from kfp_distributed.components.prepare_data.split.split_balance import balance_warnings
-from kfp_distributed.components.prepare_data.split.split_rows import (
+from kfp_distributed.components.prepare_data.split.balance import balance_warnings
+from kfp_distributed.components.prepare_data.split.decided_splits import (
     GroupSplit,
     RowsOfGroups,
     TimeSplit,
@@ -26,6 +25,7 @@ from kfp_distributed.components.prepare_data.split.split_rows import (
     split_groups,
     split_times,
 )
+from kfp_distributed.components.prepare_data.split.plan import Plan, dealt, plan_split
 from kfp_distributed.components.worker_pool.piece_tasks import Result, RunTasks, run_here, run_in_groups
 
 _SPLITS = 4

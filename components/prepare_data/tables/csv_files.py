@@ -22,7 +22,7 @@ from kfp_distributed.components.prepare_data.csv_format import (
     check_start,
 )
 from kfp_distributed.components.prepare_data.sources.chunks import CountRows, FilePart, ignore_count, whole_file
-from kfp_distributed.components.prepare_data.sources.reading import ReadAgain, Reject, Rows, one_batch
+from kfp_distributed.components.prepare_data.sources.read_rows import ReadAgain, Reject, Rows, one_batch
 from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.sources.texts import Readable, opened_csv
 from kfp_distributed.components.prepare_data.tables.csv_quotes import check_quotes, first_row_end, without_blanks

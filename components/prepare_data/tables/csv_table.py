@@ -34,7 +34,7 @@ from kfp_distributed.components.prepare_data.columns.times import time_type
 from kfp_distributed.components.prepare_data.csv_format import CsvFormat, utf8_line
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.sources.chunks import CountRows, FilePart, ignore_count, whole_file
-from kfp_distributed.components.prepare_data.sources.reading import Reject, Rows, ignore, readable, reading
+from kfp_distributed.components.prepare_data.sources.read_rows import Reject, Rows, ignore, read_errors, read_rows
 from kfp_distributed.components.prepare_data.sources.source_files import ending
 from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.tables.csv_detection import (
@@ -178,7 +178,7 @@ class CsvTable:
         def read_texts(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
             for file in files:
                 texts = dict.fromkeys(names, pa.string())
-                for rows, _ in readable(file.name, self.read(whole_file(file), texts, ignore)):
+                for rows, _ in read_rows(file.name, self.read(whole_file(file), texts, ignore)):
                     yield _with_points(rows, rows.schema.names, self._format, of_points=r"\1. \2")
 
         options = self._options
@@ -288,7 +288,7 @@ def _detected(files: Sequence[SourcePath], options: Options) -> tuple[CsvFormat,
     given = options.csv_format
     result: tuple[CsvFormat, list[str]] = given, []
     for file in files:
-        with reading(file.name):
+        with read_errors(file.name):
             start = first_rows(file, given)
             if not start:
                 continue

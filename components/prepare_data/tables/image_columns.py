@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.sources.reading import Reject, RejectedRows, Rows, readable
+from kfp_distributed.components.prepare_data.sources.read_rows import Reject, RejectedRows, Rows, read_rows
 from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.tables.image_files import (
     LARGE,
@@ -171,7 +171,7 @@ def _some_forms(
 
 def _forms(name: str, file: SourcePath, read: ReadRows, reject: Reject) -> Iterator[ImageForm]:
     """Yield what the headers of the images of a file say."""
-    for rows, numbers in readable(file.name, read(file, [name])):
+    for rows, numbers in read_rows(file.name, read(file, [name])):
         values = _Encoded(name, rows[name])
         for row, number in enumerate(numbers.tolist()):
             content = values.content(row)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from kfp_distributed.components.prepare_data.sources.chunks import CountRows, FilePart
-from kfp_distributed.components.prepare_data.sources.reading import ReadAgain, ReadPart, Reject, Rows, reading
+from kfp_distributed.components.prepare_data.sources.read_rows import ReadAgain, ReadPart, Reject, Rows, read_errors
 from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath, StoredPath
 
 # Relative difference of two aspect ratios up to which an image is not called squashed: 640x480 and 640x500 are alike.
@@ -344,7 +344,7 @@ def opened_image(source: SourcePath | bytes, name: str) -> Iterator[Image.Image]
         ValueError: It is not an image.
     """
     # Pillow raises SyntaxError for damaged files of some formats, and RuntimeError for AVIF.
-    with reading(f"image {name}", SyntaxError, RuntimeError, Image.DecompressionBombError):
+    with read_errors(f"image {name}", SyntaxError, RuntimeError, Image.DecompressionBombError):
         if not isinstance(source, bytes) and source.is_dir():
             raise ValueError("it is a folder: put images directly into the folder of their class")
         try:

@@ -10,7 +10,7 @@ import pyarrow.json as pa_json
 from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.sources.chunks import CountRows, FilePart, ignore_count
-from kfp_distributed.components.prepare_data.sources.reading import Reject, Rows, one_batch
+from kfp_distributed.components.prepare_data.sources.read_rows import Reject, Rows, one_batch
 from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.sources.texts import Readable, opened_text
 from kfp_distributed.components.prepare_data.tables.text_parts import first_read, text_parts

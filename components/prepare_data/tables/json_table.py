@@ -19,7 +19,7 @@ from kfp_distributed.components.prepare_data.columns.times import time_type
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind, Options
 from kfp_distributed.components.prepare_data.sources.chunks import CountRows, FilePart, ignore_count, whole_file
 from kfp_distributed.components.prepare_data.sources.left_out import lines_about_keys
-from kfp_distributed.components.prepare_data.sources.reading import Reject, Rows, ignore, readable, reading
+from kfp_distributed.components.prepare_data.sources.read_rows import Reject, Rows, ignore, read_errors, read_rows
 from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.tables.json_files import fit, json_parts, line_blocks, objects, read_json
 from kfp_distributed.components.prepare_data.tables.table_format import Chosen
@@ -104,7 +104,7 @@ class JsonTable:
             is_kept = task == "none" and not declared
             if is_kept and _has_whole_numbers(kind) and name not in whole:
                 kind = _with_fractions(kind)
-            with reading(files[0].name):
+            with read_errors(files[0].name):
                 column = self._column(name, kind, is_date=name in dates, is_kept=is_kept)
             columns.append(forms.dated(column))
             read_types[name] = kind if name in whole else _read_type(kind, declared)
@@ -125,7 +125,7 @@ class JsonTable:
     def _texts(self, files: Sequence[SourcePath], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         for file in files:
             parts = self.read(whole_file(file), dict.fromkeys(names, pa.string()), ignore)
-            yield from (rows for rows, _ in readable(file.name, parts))
+            yield from (rows for rows, _ in read_rows(file.name, parts))
 
     def _column(self, name: str, kind: pa.DataType, *, is_date: bool, is_kept: bool) -> Column:
         if _has_objects(kind):
@@ -164,7 +164,7 @@ def _survey(files: Sequence[SourcePath], names: Sequence[str]) -> dict[str, tupl
     """Return the type of the first values of each column, null if all are missing, and the texts among them."""
     found: dict[str, tuple[pa.DataType, pa.StringArray]] = {}
     for file in files:
-        with reading(file.name):
+        with read_errors(file.name):
             for block in line_blocks(whole_file(file), FIRST_BYTES):
                 left = [name for name in names if name not in found or _is_open(found[name][0])]
                 if not left:
@@ -186,7 +186,7 @@ def _whole_numbers(files: Sequence[SourcePath], kinds: Mapping[str, pa.DataType]
     """Return the columns, of some of integers or lists of such, that have integers of 64 bits in all lines."""
     whole = {*kinds}
     for file in files:
-        with reading(file.name):
+        with read_errors(file.name):
             for block in line_blocks(whole_file(file)) if whole else ():
                 # Arrow finds fast that all numbers of a block are integers.
                 if not fit(block, {name: kinds[name] for name in whole}):

@@ -24,7 +24,7 @@ from kfp_distributed.components.prepare_data.sources.chunks import CountRows, Fi
 from kfp_distributed.components.prepare_data.sources.folder_splits import splits_of
 from kfp_distributed.components.prepare_data.sources.left_out import LeftOut, lines_about_files
 from kfp_distributed.components.prepare_data.sources.npz_file import DAMAGED, array_names, read_arrays
-from kfp_distributed.components.prepare_data.sources.reading import Reject, Rows, ignore, numbered, reading
+from kfp_distributed.components.prepare_data.sources.read_rows import Reject, Rows, ignore, numbered, read_errors
 from kfp_distributed.components.prepare_data.sources.source_files import (
     DELIMITED,
     JSON_LINES,
@@ -183,10 +183,10 @@ def _list_images(entries: Sequence[SourcePath], source: SourcePath) -> tuple[lis
 
 def _npz_source(name: str, file: SourcePath, options: Options, scratch: Path, task: Task) -> Source:
     """Open an .npz file. Dropped arrays are not unpacked."""
-    with reading(name, *DAMAGED):
+    with read_errors(name, *DAMAGED):
         names = array_names(file)
     inputs = input_names(names, options, name)
-    with reading(name, *DAMAGED):
+    with read_errors(name, *DAMAGED):
         arrays = read_arrays(file, [*_others(options), *inputs], scratch)
     return replace(array_source(name, arrays, replace(options, drop_columns=()), task), is_portable=False)
 

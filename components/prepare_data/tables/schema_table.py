@@ -29,7 +29,7 @@ from kfp_distributed.components.prepare_data.sources.chunks import (
     parts_of,
     whole_file,
 )
-from kfp_distributed.components.prepare_data.sources.reading import Reject, Rows, numbered, readable, reading
+from kfp_distributed.components.prepare_data.sources.read_rows import Reject, Rows, numbered, read_errors, read_rows
 from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath, StoredPath
 from kfp_distributed.components.prepare_data.tables.huggingface import (
     image_columns,
@@ -131,7 +131,7 @@ class SchemaTable(ABC):
         found: dict[str, pa.DataType] = {}
         images, times = {*self._options.image_shapes}, []
         for file in files:
-            with reading(file.name):
+            with read_errors(file.name):
                 stored = self.stored_schema(file)
                 schema = schema_with_names(stored)
             images |= {*image_columns(stored)}
@@ -148,7 +148,7 @@ class SchemaTable(ABC):
                 columns.append(column_of(name, pa.uint8(), shape))
                 continue
             declared = self._options.columns.get(name)
-            with reading(files[0].name):
+            with read_errors(files[0].name):
                 column = (
                     declared_column(name, declared)
                     if declared
@@ -167,7 +167,7 @@ class SchemaTable(ABC):
 
         def read_texts(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
             for file in files:
-                for rows, _ in readable(file.name, self._read_file(file, names)):
+                for rows, _ in read_rows(file.name, self._read_file(file, names)):
                     yield pa.record_batch({name: plain(rows[name]).cast(pa.string()) for name in names})
 
         texts = [name for name in open_dates(self._options) if str(found[name]) in ("string", "large_string")]

@@ -8,7 +8,7 @@ import pyarrow as pa
 from kfp_distributed.components.prepare_data.columns.dates import ISO
 from kfp_distributed.components.prepare_data.columns.times import DATES
 from kfp_distributed.components.prepare_data.sources.chunks import CountRows, FilePart, ignore_count
-from kfp_distributed.components.prepare_data.sources.reading import Reject, Rows
+from kfp_distributed.components.prepare_data.sources.read_rows import Reject, Rows
 from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath
 from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
 from kfp_distributed.storage.dataset import Column, Task
@@ -108,10 +108,10 @@ class TableFormat(Protocol):
         """
 
     def take_late(self) -> Any:  # noqa: ANN401  (each format has its own)
-        """See `reading.LateFindings`."""
+        """See `read_rows.LateFindings`."""
 
     def add_late(self, found: Any) -> None:  # noqa: ANN401
-        """See `reading.LateFindings`."""
+        """See `read_rows.LateFindings`."""
 
     def expected_bytes(self, file: SourcePath) -> int:
         """Return the approximate size of a file's rows in the shards."""

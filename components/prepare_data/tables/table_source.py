@@ -12,13 +12,13 @@ from kfp_distributed.components.prepare_data.columns.source import Source, Split
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.sources.chunks import CountRows, FilePart, whole_file
 from kfp_distributed.components.prepare_data.sources.left_out import lines_about_columns
-from kfp_distributed.components.prepare_data.sources.reading import (
+from kfp_distributed.components.prepare_data.sources.read_rows import (
     Reject,
     RejectedRows,
     Rows,
     ignore,
-    readable,
-    reading,
+    read_errors,
+    read_rows,
 )
 from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath, StoredPath
 from kfp_distributed.components.prepare_data.tables.table_format import TableFormat
@@ -48,7 +48,7 @@ def table_source(
     inputs = input_names(names[first], options, first, everywhere, table.names_advice)
     others = [name for name in (options.label_column, options.group_column, options.time_column) if name]
     for file_name, present in names.items():
-        with reading(file_name):
+        with read_errors(file_name):
             used = (*others, *inputs)
             check_names(present, [name for name in used if name in present or not table.may_lack_columns], first)
     # The columns of the first source or of another dataset are inputs in any case.
@@ -80,7 +80,7 @@ def _parts(
     files: Sequence[SourcePath], table: TableFormat, most: int, run: RunTasks | None = None
 ) -> Iterator[FilePart]:
     for file in files:
-        with reading(file.name):
+        with read_errors(file.name):
             parts = table.parts(file, most, run)
         yield from parts
 
@@ -106,7 +106,7 @@ def _without_index(
 
     def values(name: str) -> Iterator[tuple[str, pa.Array]]:
         for file in files:
-            for rows, _ in readable(file.name, table.read(whole_file(file), {name: table.index_type}, ignore)):
+            for rows, _ in read_rows(file.name, table.read(whole_file(file), {name: table.index_type}, ignore)):
                 yield file.name, rows[name]
 
     for name in [name for name in names if name in INDEX_NAMES]:
@@ -122,7 +122,7 @@ def _names(files: Sequence[SourcePath], table: TableFormat) -> dict[str, list[st
     """Return the names of the columns of each file. Objects are read several at once, because each takes a while."""
 
     def names(file: SourcePath) -> list[str]:
-        with reading(file.name):
+        with read_errors(file.name):
             return table.names(file)
 
     found: dict[str, list[str]] = {}
@@ -139,9 +139,9 @@ def _first_with_rows(files: Sequence[SourcePath], table: TableFormat, options: O
     """Return the name of the first file that has usable rows."""
     rejected = RejectedRows(options.on_bad_row)
     for file in files:
-        for rows, _ in readable(file.name, table.read(whole_file(file), {}, partial(rejected.add, file.name))):
+        for rows, _ in read_rows(file.name, table.read(whole_file(file), {}, partial(rejected.add, file.name))):
             if len(rows):
                 return file.name
     rejected.check()
-    with reading(files[0].name):
+    with read_errors(files[0].name):
         raise ValueError("; ".join(["it has no rows", *rejected.notes()]))

@@ -11,8 +11,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from kfp_distributed.cluster_api.configuration import connect
-from kfp_distributed.components.prepare_data.preparation_job import PreparationRequest, preparation_folder
-from kfp_distributed.components.prepare_data.preparation_run import prepare_in_pods
+from kfp_distributed.components.prepare_data.preparation_pods.preparation_request import (
+    PreparationRequest,
+    preparation_folder,
+)
+from kfp_distributed.components.prepare_data.preparation_pods.preparation_run import prepare_in_pods
 from kfp_distributed.components.train.run.log_entry import JOB, LogEntry
 from kfp_distributed.components.train.run.runners.choose import kubernetes_runner
 from kfp_distributed.components.train.tell.step_log import StepLog

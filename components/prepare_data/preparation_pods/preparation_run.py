@@ -8,8 +8,8 @@ from pathlib import Path
 from kfp_distributed.components.kfp_interface.artifacts import Artifact
 from kfp_distributed.components.kfp_interface.delivery import IMAGE_VARIABLE
 from kfp_distributed.components.kfp_interface.step_packages import PREPARATION
-from kfp_distributed.components.prepare_data.preparation_job import MODULE, PreparationRequest
-from kfp_distributed.components.prepare_data.preparation_results import take_results
+from kfp_distributed.components.prepare_data.preparation_pods.preparation_request import MODULE, PreparationRequest
+from kfp_distributed.components.prepare_data.preparation_pods.preparation_results import take_results
 from kfp_distributed.components.prepare_data.sources.fetch import refuse_downloads
 from kfp_distributed.components.train.describe.specification import DistributionSpecification
 from kfp_distributed.components.train.run.identity import identify_training, own_task_path

@@ -7,7 +7,7 @@ import pyarrow as pa
 from kfp_distributed.components.prepare_data.columns.source import SplitBy
 from kfp_distributed.components.prepare_data.columns.times import time_text
 from kfp_distributed.components.prepare_data.scan.split_keys import TEST, TRAIN, VALIDATION, hashes_of_texts
-from kfp_distributed.components.prepare_data.split.split_rows import GroupSplit, TimeSplit
+from kfp_distributed.components.prepare_data.split.decided_splits import GroupSplit, TimeSplit
 
 _SPLITS = {TRAIN: "training", VALIDATION: "validation", TEST: "test"}
 # A split is far from its fraction if its rows differ by more than this share of those that the fraction asks for.

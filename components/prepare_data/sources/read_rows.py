@@ -201,7 +201,7 @@ def bounded(lines: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def reading(name: str, *errors: type[Exception]) -> Iterator[None]:
+def read_errors(name: str, *errors: type[Exception]) -> Iterator[None]:
     """Turn the errors that libraries raise for a damaged file into a ValueError that names the file.
 
     Args:
@@ -219,18 +219,18 @@ def reading(name: str, *errors: type[Exception]) -> Iterator[None]:
         raise ValueError(f"{name} cannot be read: {one_line(error)}") from error
 
 
-def readable(name: str, parts: Iterator[Rows]) -> Iterator[Rows]:
+def read_rows(name: str, batches: Iterator[Rows]) -> Iterator[Rows]:
     """Yield rows of a file. Errors of reading it name the file.
 
     Raises:
         ValueError: The file is damaged, or has other columns or types.
     """
     while True:
-        with reading(name):
-            part = next(parts, None)
-        if part is None:
+        with read_errors(name):
+            rows = next(batches, None)
+        if rows is None:
             return
-        yield part
+        yield rows
 
 
 def numbered(batches: Iterable[pa.RecordBatch]) -> Iterator[Rows]:

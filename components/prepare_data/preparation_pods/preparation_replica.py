@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kfp_distributed.components.prepare_data.preparation_job import PreparationRequest
 from kfp_distributed.components.prepare_data.preparation_options import parse_options
-from kfp_distributed.components.prepare_data.preparation_results import store_results
+from kfp_distributed.components.prepare_data.preparation_pods.preparation_request import PreparationRequest
+from kfp_distributed.components.prepare_data.preparation_pods.preparation_results import store_results
 from kfp_distributed.components.prepare_data.prepare import prepare
 from kfp_distributed.components.prepare_data.sources.download_limit import SourceTooLarge
 from kfp_distributed.components.worker_pool.worker_replica import PodWork, run_pod

@@ -7,7 +7,7 @@ from typing import Any
 from kfp_distributed.components.worker_pool.worker_job import WorkerRequest
 from kfp_distributed.storage.uri import uri_beside
 
-MODULE = "kfp_distributed.components.prepare_data.preparation_replica"
+MODULE = "kfp_distributed.components.prepare_data.preparation_pods.preparation_replica"
 """Module that each pod runs."""
 
 LEAST_MEMORY = "512Mi"
