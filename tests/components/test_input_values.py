@@ -15,12 +15,12 @@ from kfp_distributed.storage.dataset import DatasetManifest
 
 
 @accept_input_values
-@dsl.component
+@dsl.component(install_kfp_package=False)
 def show(x: float) -> str:
     return repr(x)
 
 
-@dsl.component
+@dsl.component(install_kfp_package=False)
 def one() -> int:
     return 1
 

@@ -24,7 +24,7 @@ from kfp_distributed.components.deploy_model.local_deployment import SERVERS_VAR
 from kfp_distributed.pipelines.local_run import local_run
 
 
-@dsl.component
+@dsl.component(install_kfp_package=False)
 def add(a: int, b: int) -> int:
     return a + b
 
@@ -187,12 +187,12 @@ def test_a_local_run_can_start_after_one_that_failed(tmp_path):
         assert run.artifacts == tmp_path / "artifacts"
 
 
-@dsl.component
+@dsl.component(install_kfp_package=False)
 def score() -> NamedTuple("Scores", [("accuracy", float)]):
     return (0.95,)
 
 
-@dsl.component
+@dsl.component(install_kfp_package=False)
 def export() -> None:
     print("exported")
 
