@@ -57,7 +57,6 @@ class CsvFormat:
             case.
         usual_missing: Whether the usual texts, such as "NA", "null" and "nan", stand for a missing value, too.
         given: Names of the attributes that the user has set. The others may be found by the first rows of a file.
-        has_carriage_returns: Whether carriage returns alone end the rows.
         blanks: "skip": blanks around values are no part of them. "separate": blanks separate the columns.
     """
 
@@ -68,7 +67,6 @@ class CsvFormat:
     missing: tuple[str, ...] = ()
     usual_missing: bool = True
     given: frozenset[str] = frozenset()
-    has_carriage_returns: bool = False
     blanks: Literal["", "skip", "separate"] = ""
 
     @property

@@ -4,6 +4,7 @@ import csv
 import random
 import re
 from io import StringIO
+from itertools import permutations
 
 import pyarrow as pa
 import pytest
@@ -56,7 +57,6 @@ ALL_FOR_TRAINING = {"validation_fraction": 0, "test_fraction": 0, "shards": 1}
         ("|1x3 Cross validator\n" + "1, a\n2, b\n" * 3, {}, {"separator": ",", "blanks": "skip"}),
         ("a;b\n1,5E-02;2\n", {}, {"separator": ";", "decimal": ","}),
         ("a\tb\n1,5\tx y\n", {}, {"separator": "\t", "decimal": ","}),
-        ("a,b\r1,2\r", {}, {"has_carriage_returns": True}),
         ("a,b\r\n1,2\r\n", {}, {}),
         ("", {}, {}),
         ("a", {}, {}),
@@ -67,7 +67,7 @@ def test_the_format_of_the_first_rows(text, options, found):
     csv_format, lines = detect_format(text.encode(), given, may_be_blanks=False)
     expected = {**{key: getattr(given, key) for key in ("separator", "decimal")}, **found}
     assert {key: getattr(csv_format, key) for key in expected} == expected
-    assert bool(lines) == bool({*found} - {"has_carriage_returns"})
+    assert bool(lines) == bool(found)
 
 
 def test_commas_that_may_separate_thousands_are_asked_about(file, run):
@@ -165,6 +165,8 @@ YEARS = [("Ulm", "1.5", "2", "3"), ("Bonn", "4", "5", "6"), ("Berlin", "7", "8",
         (NUMBERS, True),
         ([("p", "x"), ("e", "x"), ("p", "y"), ("p", "x")], True),
         ([("5.0", "a"), ("5", "b"), ("6", "a")], True),
+        *[([(sign, "3.5", "12"), ("8", "5.5", "34"), ("9", "6.5", "2")], True) for sign in ("?", "-", ".", "--")],
+        ([("#", "size", "12"), ("8", "5.5", "34"), ("9", "6.5", "2")], False),
         ([("age", "sector", "pay"), *PEOPLE], False),
         ([("39", "sector", "pay"), *PEOPLE], False),
         ([("town", "1990", "1991", "1992"), *YEARS], False),
@@ -237,6 +239,21 @@ def test_the_files_of_a_source_have_one_separator(file, run):
         ValueError, match=r"b\.csv cannot be read: its columns are separated by ',', and those of the f"
     ):
         run(second.parent)
+
+
+def test_the_files_of_a_source_may_have_other_line_ends(file, run):
+    rows = "x,label\n" + "1,a\n2,b\n" * 9
+    for first, second in permutations(("\n", "\r", "\r\n"), 2):
+        folder = f"{first}{second}".encode().hex()
+        file(f"{folder}/1.csv", rows.replace("\n", first))
+        source = file(f"{folder}/2.csv", rows.replace("\n", second)).parent
+        assert run(source, f"{folder}-out", **ALL_FOR_TRAINING)["train"].rows == 36
+
+
+def test_tabs_separate_columns_of_values_with_equally_many_words(file, run):
+    text = "patient id\tvisit\tlabel\n" + "P 3\t12\ta\nP 4\t13\tb\n" * 9
+    train = run(file("visits.txt", text), **ALL_FOR_TRAINING)["train"]
+    assert [column.name for column in train.columns] == ["patient id", "visit"]
 
 
 def test_a_header_that_occurs_again_is_refused(file, run):

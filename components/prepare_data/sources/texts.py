@@ -17,6 +17,9 @@ COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """Compressed files are known by their first bytes."""
 
 # Byte order marks: the encoding of each, and what to do. That of UTF-32 begins with that of UTF-16, so it comes first.
+_START_BYTES = 2**16
+"""Bytes that tell what ends the rows of a CSV file. A header may be long."""
+
 _MARKS = {
     codecs.BOM_UTF8: ("UTF-8", "leave encoding out"),
     codecs.BOM_UTF32_LE: ("UTF-32", 'set encoding to "utf-32"'),
@@ -105,20 +108,38 @@ def opened_text(file: SourcePath, encoding: str, begin: int = 0, end: int | None
 
 @contextmanager
 def opened_csv(file: SourcePath, csv_format: CsvFormat, begin: int = 0, end: int | None = None) -> Iterator[Readable]:
-    """Open a CSV file as UTF-8 whose rows end with line feeds, see `opened_text`."""
+    """Open a CSV file as UTF-8 whose rows end with line feeds, see `opened_text`.
+
+    A file whose rows end with carriage returns alone has no part but itself, see `has_carriage_returns`.
+    """
     with opened_text(file, csv_format.encoding, begin, end) as stream:
-        yield _WithLineFeeds(stream) if csv_format.has_carriage_returns else stream
+        yield stream if begin else _WithLineFeeds(stream)
+
+
+def has_carriage_returns(file: SourcePath, csv_format: CsvFormat) -> bool:
+    """Return whether carriage returns alone end the rows of a CSV file."""
+    with opened_text(file, csv_format.encoding) as stream:
+        return _are_carriage_returns(stream.read(_START_BYTES))
+
+
+def _are_carriage_returns(start: bytes) -> bool:
+    # A line feed may follow the last byte.
+    return b"\n" not in start and b"\r" in start.rstrip(b"\r")
 
 
 class _WithLineFeeds:
-    """Reads a text whose rows end with carriage returns alone."""
+    """Reads a text from its beginning. If carriage returns alone end its rows, they become line feeds."""
 
     def __init__(self, stream: Readable) -> None:
         self._stream = stream
+        self._has_carriage_returns: bool | None = None
 
     def read(self, size: int) -> bytes:
         """Return about `size` bytes; none at the end."""
-        return self._stream.read(size).replace(b"\r", b"\n")
+        data = self._stream.read(size)
+        if self._has_carriage_returns is None:
+            self._has_carriage_returns = _are_carriage_returns(data)
+        return data.replace(b"\r", b"\n") if self._has_carriage_returns else data
 
 
 class _Bounded:

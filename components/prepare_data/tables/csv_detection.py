@@ -42,8 +42,6 @@ def detect_format(start: bytes, csv_format: CsvFormat, *, may_be_blanks: bool) -
         ValueError: The first line is one for Excel.
     """
     lines: list[str] = []
-    if b"\n" not in start and b"\r" in start.rstrip(b"\r"):
-        csv_format, start = replace(csv_format, has_carriage_returns=True), start.replace(b"\r", b"\n")
     # The last line may be incomplete.
     rows = [row for row in start[: start.rfind(b"\n") + 1 or None].splitlines() if row.strip()]
     if rows and (excel := re.fullmatch(rb'"?sep=([^"])"?\s*', rows[0])):
@@ -105,8 +103,8 @@ def _separator(rows: Sequence[bytes], usual: str, *, may_be_blanks: bool) -> str
     for lines in (plain, plain[1:]) if may_be_title else (plain,):
         counts = {separator: {row.count(separator.encode()) for row in lines} for separator in _SEPARATORS}
         found = {separator: max(numbers) for separator, numbers in counts.items() if len(numbers) == 1 and max(numbers)}
-        # One tab may be among many blanks.
-        if are_blanks and max(columns) > found.get("\t", 0) + 1:
+        # One tab may be among many blanks, which make the columns as wide as their widest values.
+        if are_blanks and max(columns) > found.get("\t", 0) + 1 and any(b"  " in row for row in lines):
             found.pop("\t", None)
         # Commas of numbers separate no columns, and text has a blank after each comma.
         others = [separator for separator in found if separator != ","]
@@ -142,8 +140,9 @@ class _Comparison(NamedTuple):
 
     @property
     def is_name(self) -> bool:
-        """Whether the column says that the first row has names."""
-        return not self.occurs and (self.form != self.own_form if self.form else self.are_few)
+        """Whether the column says that the first row has names. Signs such as `?` may stand for a missing value."""
+        is_word = re.search(r"[^\W_]", self.name) is not None
+        return is_word and not self.occurs and (self.form != self.own_form if self.form else self.are_few)
 
 
 def _compared(rows: pa.RecordBatch) -> list[_Comparison]:

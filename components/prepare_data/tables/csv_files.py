@@ -24,7 +24,7 @@ from kfp_distributed.components.prepare_data.csv_format import (
 from kfp_distributed.components.prepare_data.sources.chunks import CountRows, FilePart, ignore_count, whole_file
 from kfp_distributed.components.prepare_data.sources.read_rows import ReadAgain, Reject, Rows, one_batch
 from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath
-from kfp_distributed.components.prepare_data.sources.texts import Readable, opened_csv
+from kfp_distributed.components.prepare_data.sources.texts import Readable, has_carriage_returns, opened_csv
 from kfp_distributed.components.prepare_data.tables.csv_quotes import check_quotes, first_row_end, without_blanks
 from kfp_distributed.components.prepare_data.tables.text_parts import blocks, first_read, text_parts
 from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
@@ -60,7 +60,7 @@ def first_rows(file: SourcePath, csv_format: CsvFormat) -> bytes:
     with opened_csv(file, csv_format) as stream:
         start = stream.read(FIRST_BLOCK_BYTES)
     is_whole = len(start) < FIRST_BLOCK_BYTES
-    return start + (b"\n" if b"\n" in start else b"\r") * is_whole if start.strip() else b""
+    return start + b"\n" * is_whole if start.strip() else b""
 
 
 def csv_names(file: SourcePath, csv_format: CsvFormat) -> list[str]:
@@ -152,7 +152,7 @@ def read_csv(
 
 def csv_parts(file: SourcePath, most: int, csv_format: CsvFormat, run: RunTasks | None = None) -> list[FilePart]:
     """Return the parts of a file, of about `most` bytes each, see `text_parts`."""
-    if csv_format.has_carriage_returns:
+    if has_carriage_returns(file, csv_format):
         return [whole_file(file)]
     return text_parts(file, FIRST_BLOCK_BYTES, BLOCK_BYTES, most, csv_format.encoding, csv_format.separation, run)
 
