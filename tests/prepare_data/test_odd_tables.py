@@ -142,6 +142,11 @@ def test_many_short_rows_at_the_beginning_are_skipped(file, prepared):
     [
         ("x,y,label\n1,,a\n2,,b\n", {"missing": "drop"}, "no row is left; left out 2 rows in which a value is missing"),
         ("x,y,label\n1,,a\n", {"missing": "drop", "task": "none"}, "no row is left; left out 1 rows"),
+        (
+            "x,y,label\n1,,a\n2,,b\n3,4,b\n",
+            {"missing": "drop"},
+            r"has the classes \['b'\]: two or more are needed; left out 2 rows in which a value is missing",
+        ),
         ("x,t,label\n1,2,\n", {"on_bad_row": "skip", "time_column": "t"}, "no row is left; left out 1 row that cannot"),
     ],
 )

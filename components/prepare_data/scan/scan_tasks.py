@@ -18,7 +18,7 @@ from kfp_distributed.components.prepare_data.pieces.piece_files import PIECE_BYT
 from kfp_distributed.components.prepare_data.pieces.stored_pieces import AHEAD_BYTES, StoredChunk, StoredPieces
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.scan.chunk_scan import ChunkScan, scan_chunk
-from kfp_distributed.components.prepare_data.scan.scanner import ROWS_PER_LOG_LINE, Merge, Scan, refuse_no_rows
+from kfp_distributed.components.prepare_data.scan.scanner import ROWS_PER_LOG_LINE, Merge, Scan
 from kfp_distributed.components.prepare_data.scan.split_keys import DRAWN, FIXED_SPLIT
 from kfp_distributed.components.prepare_data.sources.chunks import CHUNK_BYTES, Chunk
 from kfp_distributed.components.prepare_data.sources.read_rows import RejectedRows
@@ -173,8 +173,7 @@ class TaskScanner:
 
     def result(self, rejected: RejectedRows) -> Scan:
         """See `Scanner.result`."""
-        refuse_no_rows(int(self._rows.sum()), self._merge.lines_about_gaps(), rejected)
-        return self._merge.result()
+        return self._merge.checked_result(int(self._rows.sum()), rejected)
 
     def files(self) -> PieceFiles:
         """Return the rows that were added."""

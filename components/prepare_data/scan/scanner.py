@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -152,26 +152,8 @@ class Scanner:
         Raises:
             ValueError: Rows or the label cannot be used.
         """
-        refuse_no_rows(self._pieces.rows, self._merge.lines_about_gaps(), rejected)
         self._pieces.flush()
-        return self._merge.result()
-
-
-def refuse_no_rows(rows: int, left_out: Sequence[str], rejected: RejectedRows) -> None:
-    """Check that all rows can be used, but for those that are skipped, and that there are any.
-
-    Args:
-        rows: Number of the usable rows.
-        left_out: Lines about other rows that were left out.
-        rejected: The rows that cannot be used.
-
-    Raises:
-        ValueError: Rows cannot be used, or none is left.
-    """
-    rejected.check()
-    if not rows:
-        notes = [*left_out, *rejected.notes()]
-        raise ValueError("; ".join(["no row is left", *notes]) + ". Correct the rows, or drop the columns with gaps")
+        return self._merge.checked_result(self._pieces.rows, rejected)
 
 
 @dataclass
@@ -251,6 +233,27 @@ class Merge:
     def reason(self) -> str:
         """Why the task is what it is, for the log."""
         return self._all.label.reason()
+
+    def checked_result(self, rows: int, rejected: RejectedRows) -> Scan:
+        """Return what all rows have shown. An error says which rows were left out before it.
+
+        Args:
+            rows: Number of the usable rows.
+            rejected: The rows that cannot be used.
+
+        Raises:
+            ValueError: Rows or the label cannot be used, or no row is left.
+        """
+        rejected.check()
+        notes = [*self.lines_about_gaps(), *rejected.notes()]
+        if not rows:
+            raise ValueError(
+                "; ".join(["no row is left", *notes]) + ". Correct the rows, or drop the columns with gaps"
+            )
+        try:
+            return self.result()
+        except ValueError as error:
+            raise ValueError("; ".join([str(error), *notes])) from None
 
     def result(self) -> Scan:
         """Return what all batches have shown.
