@@ -10,6 +10,7 @@ import pytest
 
 from kfp_distributed.components.prepare_data.columns.spelled_values import number_names, value_names
 from kfp_distributed.components.prepare_data.preparation_options import CsvFormat
+from kfp_distributed.components.prepare_data.scan.split_keys import hashes_of_texts
 from kfp_distributed.storage.dataset import read_batches
 
 pytestmark = pytest.mark.takes(4)
@@ -216,3 +217,65 @@ def test_the_same_rows_are_the_same_dataset(run, tmp_path, capsys, kind, split_b
     train, other = ({row[0] for row in found[0][1][split]} for split in ("train", "test"))
     groups = {row["x"]: row["patient"] if split_by == "group_column" else row["at"] for row in ROWS}
     assert not {groups[x] for x in train} & {groups[x] for x in other}
+
+
+@pytest.mark.parametrize(
+    "spellings",
+    [
+        (
+            "2024-01-31",
+            "2024-1-31",
+            "2024-01-31 00:00:00",
+            "2024-01-31T00:00:00.000000000",
+            "2024-01-31T01:00:00+01:00",
+        ),
+        ("2024-01-31T10:00:00Z", "2024-01-31 10:00", "2024-01-31T11:00:00+01:00", "2024-01-31 10:00:00 AM"),
+        ("2024-01-31T10:00:00.5Z", "2024-01-31 10:00:00.500000"),
+    ],
+)
+def test_a_date_is_one_group_in_all_spellings(spellings):
+    assert len({*hashes_of_texts(pa.array(spellings)).tolist()}) == 1
+
+
+def test_other_texts_and_moments_are_other_groups():
+    texts = ["2024-01-31", "2024-02-31", "2024-13-01", "31.1.2024", "2024-01-31 x", "", "date 0", "1970-01-01"]
+    moments = [f"2024-01-31 00:00:00.{digits}" for digits in ("000001", "000000001", "000000002")]
+    assert len({*hashes_of_texts(pa.array(texts + moments)).tolist()}) == len(texts + moments)
+
+
+def test_dates_of_several_files_are_the_same_groups(run, tmp_path):
+    days = pa.array(range(19_700, 19_712), pa.int32()).cast(pa.date32())
+    kinds = [pa.date32(), pa.timestamp("us"), pa.timestamp("ns", "UTC"), pa.string()]
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for i, kind in enumerate(kinds):
+        values = days.cast(pa.timestamp("ns")).cast(kind) if pa.types.is_timestamp(kind) else days.cast(kind)
+        table = pa.table({"x": range(12), "day": values, "label": [f"{j % 2}" for j in range(12)]})
+        pq.write_table(table, folder / f"{i}.parquet")
+    manifests = run(folder, group_column="day", validation_fraction=0.25, test_fraction=0.25)
+    found = {}
+    for split, manifest in manifests.items():
+        for inputs, _ in read_batches(tmp_path / "out" / split, manifest):
+            for x in inputs[:, 0]:
+                found.setdefault(float(x), set()).add(split)
+    assert len(found) == 12
+    assert all(len(splits) == 1 for splits in found.values())
+
+
+@pytest.mark.parametrize("use", ["label_column", "columns", "group_column"])
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_whole_numbers_that_floats_merge_are_refused(run, tmp_path, use, kind):
+    """In JSON, a fraction in any line makes floats of a column's numbers; pandas makes them of one with gaps."""
+    values = [2**60 + i % 3 for i in range(30)] + [5.5]
+    rows = [{"x": i, "id": value, "label": "ab"[i % 2]} for i, value in enumerate(values)]
+    source = tmp_path / f"data.{kind}"
+    if kind == "jsonl":
+        source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        table = pa.Table.from_pylist([{**row, "id": float(row["id"])} for row in rows])
+        pq.write_table(table, source)
+    options = {"columns": {"id": "category"}} if use == "columns" else {use: "id"}
+    with pytest.raises(
+        ValueError, match=r"rows 1, 2, 3.*: 'id' is 1\.15\d+e\+18, read as a float, in which different whole"
+    ):
+        run(source, task="classification", **options)

@@ -198,6 +198,18 @@ def _usual(texts: pa.StringArray, form: str) -> pa.Int64Array | None:
     return None
 
 
+def names_of_dates(texts: pa.StringArray) -> pa.StringArray:
+    """Return ISO dates and times by their moment, so that one has one name in all spellings. Other texts stay."""
+    exact = pc.replace_substring_regex(texts, r"([.,]\d{6})0+(\D|$)", r"\1\2")
+    are_dates = pc.and_not(
+        pc.match_substring_regex(exact, _PATTERNS[ISO]), pc.match_substring_regex(exact, r"[.,]\d{7}")
+    )
+    if not are_dates.true_count:
+        return texts
+    moments, _ = microseconds(pc.if_else(are_dates, exact, None))
+    return pc.if_else(moments.is_valid(), pc.binary_join_element_wise("\0date", moments.cast(pa.string()), " "), texts)
+
+
 def days(microseconds: pa.Int64Array) -> pa.DoubleArray:
     """Return days for microseconds."""
     return pc.divide(microseconds.cast(pa.float64(), safe=False), float(_MICROSECONDS_OF_A_DAY))

@@ -154,7 +154,7 @@ class Source:
                 if self.task == "regression":
                     rows[self.label] = converter.numbers(self.label, values)
                 else:
-                    rows[self.label] = texts_of(self.label, values)
+                    rows[self.label] = converter.names(self.label, values)
             for column in self.columns:
                 rows[column.name] = converter.column(column, part[column.name], self.types.get(column.name))
             if key is not None:
@@ -167,6 +167,10 @@ class Source:
                 is_usable[[*converter.problems]] = False
                 batch, numbers = batch.filter(pa.array(is_usable)), numbers[is_usable]
             yield Rows(batch, numbers)
+
+
+_EXACT = 2**53
+"""From here on, floats of 64 bits do not have all whole numbers."""
 
 
 class _Converter:
@@ -189,7 +193,20 @@ class _Converter:
             return days(self._microseconds(column.name, values, form_of(column.source_type)))
         if column.kind == "number":
             return self.numbers(column.name, values)
-        return texts_of(column.name, values)
+        return self.names(column.name, values)
+
+    def names(self, name: str, values: pa.Array) -> pa.StringArray:
+        """Return values of a label, a category or a group as texts."""
+        if pa.types.is_floating(values.type):
+            lost = pc.and_(pc.is_finite(values), pc.greater_equal(pc.abs(values), float(_EXACT)))
+            for row in _rows(pc.fill_null(lost, False)):
+                self._add(
+                    row,
+                    name,
+                    f"is {values[row]}, read as a float, in which different whole numbers of such a size are equal: "
+                    "write it as a text, or write whole numbers below 2⁶³ in all rows",
+                )
+        return texts_of(name, values)
 
     def numbers(self, name: str, values: pa.Array) -> pa.Array:
         """Return values as float64."""
@@ -199,7 +216,7 @@ class _Converter:
         """Return what decides about the split: the text of a group, or an integer in the order of the times."""
         if split_by.kind == "group":
             # Which other values the column has is not known yet. Groups that become one stay in one split.
-            key = number_names(pc.utf8_trim_whitespace(texts_of(split_by.column, values)), of_any_form=True)
+            key = number_names(pc.utf8_trim_whitespace(self.names(split_by.column, values)), of_any_form=True)
         elif split_by.time_type == DATES:
             key = self._microseconds(split_by.column, values, split_by.time_form, is_needed=True)
         else:

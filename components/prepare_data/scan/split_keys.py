@@ -6,6 +6,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kfp_distributed.components.prepare_data.columns.dates import names_of_dates
+
 DRAWN, TRAIN, VALIDATION, TEST = range(4)
 """Splits of a row. DRAWN stands for one that is drawn at random."""
 
@@ -14,8 +16,12 @@ FIXED_SPLIT = "\0file"
 
 
 def hashes_of_texts(texts: pa.StringArray) -> NDArray[np.uint64]:
-    """Return a 64-bit hash of each text. Two of 100 million groups have one hash with a chance of 1 in 4,000."""
+    """Return a 64-bit hash of each text, which is the same for all spellings of an ISO date.
+
+    Two of 100 million groups have one hash with a chance of 1 in 4,000.
+    """
     batch = texts.dictionary_encode()
-    hashes = [blake2b(text.encode(), digest_size=8).digest() for text in batch.dictionary.to_pylist()]
+    names = names_of_dates(batch.dictionary)
+    hashes = [blake2b(name.encode(), digest_size=8).digest() for name in names.to_pylist()]
     result: NDArray[np.uint64] = np.frombuffer(b"".join(hashes), np.uint64)[batch.indices.to_numpy()]
     return result
