@@ -276,7 +276,7 @@ def test_wrong_formats_are_refused(kind):
 
 def test_whole_numbers_in_the_order_of_days_are_named(file, run, capsys):
     rows = "".join(f"{day.strftime('%d%m%Y')},{'ab'[row % 2]}\n" for row, day in enumerate(DAYS))
-    line = "time_column 'at' has whole numbers such as 01012018, and the rows have their order. If they are dates, set"
+    line = "time_column 'at' has numbers such as 01012018, and the rows have their order. If they are dates, set"
     for columns, is_named in (({"at": "number"}, False), ({"at": "date %d%m%Y"}, False), ({}, True)):
         run(
             file("data.csv", "at,x,label\n" + rows.replace(",", ",1,")), str(columns), time_column="at", columns=columns
@@ -287,10 +287,27 @@ def test_whole_numbers_in_the_order_of_days_are_named(file, run, capsys):
 def test_whole_numbers_that_may_be_dates_are_named(file, run, capsys):
     texts = [day.strftime("%Y%m%d") for day in DAYS]
     source = source_of(file, "csv", texts)
-    line = """column 'at' has whole numbers such as 20180101, which may be dates. If they are, set columns to"""
+    line = """column 'at' has numbers such as 20180101, which may be dates. If they are, set columns to"""
     assert column(run(source, "numbers")).source_type == ""
     assert line in capsys.readouterr().out
     assert column(run(source, columns={"at": "date %Y%m%d"})).source_type == "date %Y%m%d"
     assert line not in capsys.readouterr().out
     assert column(run(source_of(file, "csv", [*texts[:-1], "20181315"]), "codes")).source_type == ""
     assert line not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("form", "shown"), [("%m.%Y", "01.2018"), ("%m%Y", "012018")])
+def test_numbers_that_may_be_months_are_named(file, run, capsys, form, shown):
+    rows = "".join(f"{month.strftime(form)},1,{'ab'[row % 2]}\n" for row, month in enumerate(DAYS))
+    source = file("data.csv", "at,x,label\n" + rows)
+    run(source, "numbers", time_column="at")
+    line = (
+        f"time_column 'at' has numbers such as {shown}, and the rows have their order. If they are dates, set its kind"
+    )
+    printed = capsys.readouterr().out
+    assert line in printed
+    assert f"'date {form}' (2018-01-01)" in printed
+    run(source, "dates", time_column="at", columns={"at": f"date {form}"})
+    assert "which may be dates" not in capsys.readouterr().out
+    run(source, "input")
+    assert ("column 'at' has numbers such as 01.2018, which may be dates" in capsys.readouterr().out) == ("." in form)

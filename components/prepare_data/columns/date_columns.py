@@ -97,23 +97,24 @@ def _choices(text: str, forms: Sequence[str]) -> str:
 
 
 def lines_about_plain_days(first: Mapping[str, pa.StringArray]) -> list[str]:
-    """Return one line for each column of whole numbers that may be dates, such as 20181015.
+    """Return one line for each column of numbers that may be dates, such as 20181015 and 10.2018.
 
     Args:
-        first: The first values of each column of whole numbers.
+        first: The first values of each column of numbers.
     """
     return bounded(
         [
-            f"column {name!r} has whole numbers such as {texts[0].as_py().strip()}, which may be dates. If they are, "
-            f'set columns to {{{name!r}: "date %Y%m%d"}}'
+            f"column {name!r} has numbers such as {texts[0].as_py().strip()}, which may be dates. If they are, set "
+            f'columns to {{{name!r}: "date {form}"}}'
             for name, texts in first.items()
-            if "%Y%m%d" in plain_forms(texts)
+            for form in plain_forms(texts)
+            if form in ("%Y%m%d", "%m.%Y")
         ]
     )
 
 
 def lines_about_plain_times(name: str, texts: pa.StringArray) -> list[str]:
-    """Return a line if whole numbers by which rows are split may be dates that have another order.
+    """Return a line if numbers by which rows are split may be dates that have another order.
 
     Args:
         name: Name of the column.
@@ -124,7 +125,7 @@ def lines_about_plain_times(name: str, texts: pa.StringArray) -> list[str]:
         return []
     text = texts[0].as_py().strip()
     return [
-        f"time_column {name!r} has whole numbers such as {text}, and the rows have their order. If they are dates, "
+        f"time_column {name!r} has numbers such as {text}, and the rows have their order. If they are dates, "
         + _choices(text, forms)
     ]
 

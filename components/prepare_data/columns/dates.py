@@ -58,7 +58,7 @@ _MONTH = rf"{_PARTS['%b']}[a-zA-Z]{{0,6}}"
 _MAY_BE_DATE = rf"^\s*(\d{{1,4}}[-/.]\d|(\d{{1,2}}[- /]?)?{_MONTH}[- /]?\d|\d{{4}}[- /]{_MONTH})"
 _UTC = re.compile("UTC|GMT|Z")
 _PLAIN = {"%Y": r"(1[89]|20)\d{2}", "%y": r"\d{2}", "%m": "(0[1-9]|1[0-2])", "%d": r"(0[1-9]|[12]\d|3[01])"}
-_PLAIN_FORMS = ("%Y%m%d", "%d%m%Y", "%m%d%Y", "%y%m%d", "%d%m%y", "%m%d%y")
+_PLAIN_FORMS = ("%Y%m%d", "%d%m%Y", "%m%d%Y", "%y%m%d", "%d%m%y", "%m%d%y", "%m%Y", "%m.%Y")
 _TIME_DIRECTIVES = re.compile("%[HIMSpfzXcT]")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECONDS_OF_A_DAY = 86_400 * 10**6
@@ -118,8 +118,8 @@ def short_forms(texts: pa.StringArray) -> list[str]:
 
 
 def plain_forms(texts: pa.StringArray) -> list[str]:
-    """Return the forms of days without signs, such as %Y%m%d, that all texts have, which are whole numbers."""
-    patterns = {form: re.sub("%.", lambda part: _PLAIN[part[0]], form) for form in _PLAIN_FORMS}
+    """Return the forms of days and months that all texts have, which are numbers, such as %Y%m%d and %m.%Y."""
+    patterns = {form: re.sub("%.", lambda part: _PLAIN[part[0]], form.replace(".", r"\.")) for form in _PLAIN_FORMS}
     matches = {form: pc.match_substring_regex(texts, rf"^\s*{day}\s*$") for form, day in patterns.items()}
     return [form for form, are_of_it in matches.items() if pc.all(are_of_it).as_py()]
 

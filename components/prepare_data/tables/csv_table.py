@@ -216,8 +216,9 @@ class CsvTable:
             numbers.append(options.label_column)
         notes += lines_about_thousands({name: first[name] for name in numbers if name in first})
         digits = [name for name in guessed if found.get(name) == "digits"]
-        notes += lines_about_plain_days({name: first[name] for name in digits if name in inputs and task != "none"})
-        if time in digits:
+        plain = [name for name in (*digits, *numbers) if name in first]
+        notes += lines_about_plain_days({name: first[name] for name in plain if name in inputs and task != "none"})
+        if time in plain:
             notes += lines_about_plain_times(time, first[time])
         words = {name: first[name] for name in guessed if found[name] == "category" and name in inputs}
         notes += lines_about_words(words if task != "none" else {})
