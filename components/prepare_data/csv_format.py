@@ -137,12 +137,13 @@ def utf8_line(start: bytes, encoding: str) -> str:
     text = start.decode(errors="ignore")
     if text.isascii() or codecs.lookup(encoding).name.startswith("utf"):
         return ""
-    if wrong := re.search("[\x80-\x9f]", text):
-        return f'it has control characters such as {wrong[0]!r}: set the encoding in csv_format to "cp1252"'
     try:
         codecs.getincrementaldecoder("utf-8")().decode(text.encode(encoding))
     except UnicodeError:
-        return ""
+        wrong = re.search("[\x80-\x9f]", text)
+        if not wrong:
+            return ""
+        return f'it has control characters such as {wrong[0]!r}: set the encoding in csv_format to "cp1252"'
     shown = re.findall(r"[^\x00-\x7f]+", text)[0]
     right = shown.encode(encoding).decode(errors="ignore")
     return f"it is UTF-8, so that {right!r} is read as {shown!r}: leave the encoding {encoding!r} out of csv_format"

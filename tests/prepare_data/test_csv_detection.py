@@ -303,6 +303,13 @@ def test_utf8_that_is_read_in_another_encoding_is_named(file, run, capsys):
         assert (line in capsys.readouterr().out) == is_named
     run(file("euro.csv", text.replace("ö", "€").encode("cp1252")), csv_format=parse_csv_format({"encoding": "latin-1"}))
     assert "it has control characters such as '\\x80': set the encoding in csv_format to" in capsys.readouterr().out
+    source = file("towns.csv", "town,label\n" + "Łódź,a\nUlm,b\n" * 9)
+    run(source, "towns", csv_format=parse_csv_format({"encoding": "latin-1"}))
+    assert "leave the encoding 'latin-1' out" in capsys.readouterr().out
+    file("folder/a.csv", "town,label\n".encode("cp1252") + "Köln,a\nUlm,b\n".encode("cp1252") * 9)
+    second = file("folder/b.csv", "town,label\n" + "Köln,a\nUlm,b\n" * 9)
+    run(second.parent, "folder-out", csv_format=parse_csv_format({"encoding": "cp1252"}))
+    assert "b.csv: it is UTF-8, so that 'ö' is read as" in capsys.readouterr().out
 
 
 def test_usual_texts_for_missing_values_can_be_values(file, run):

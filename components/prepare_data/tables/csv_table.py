@@ -304,10 +304,14 @@ def _detected(files: Sequence[SourcePath], options: Options) -> tuple[CsvFormat,
                 else:
                     lines += check_header(rows)
                 break
-            lines += filter(None, [utf8_line(start, given.encoding)])
             result = found, [f"{file.name}: {line}" for line in lines]
-            if not given.header or b"\n" in start.strip() or b"\r" in start.strip():
+            if not given.header or b"\n" in start.strip():
                 break
+    if "encoding" in given.given:
+        for file in files:
+            with read_errors(file.name):
+                line = utf8_line(first_rows(file, given), given.encoding)
+            result[1].extend([f"{file.name}: {line}"] * bool(line))
     return result
 
 
