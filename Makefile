@@ -115,7 +115,7 @@ specs: $(STAMP)  ## compiles the components and pipelines to component_specs/
 	$(BIN)/kfp-distributed compile component_specs
 
 bench: $(STAMP) environments  ## measures the train step; prints the results and writes benchmarks/README.md
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/train_step.py
 
 bench-ways: $(STAMP) environments  ## measures each strategy; prints the results and writes benchmarks/ways.md
 	$(BIN)/python benchmarks/ways.py
@@ -129,7 +129,7 @@ bench-tables: $(STAMP)  ## measures prepare_data with tables of 2 million rows; 
 bench-public-tables: $(STAMP)  ## compares the built-in trainer with scikit-learn on public tables; prints the results and writes benchmarks/public_tables.md
 	$(BIN)/python benchmarks/public_tables.py
 
-# Set FOLDER to a folder on XFS or Btrfs, which need no space for the repeated rows of the sources.
+# FOLDER needs three times SIZE.
 bench-large: $(STAMP)  ## measures prepare_data with sources of SIZE=10 GB in FOLDER; prints the results and writes benchmarks/large.md
 	$(BIN)/python benchmarks/large.py --size $(or $(SIZE),10) $(if $(filter-out file,$(origin FOLDER)),--folder '$(FOLDER)')
 

@@ -1,30 +1,20 @@
-"""Measure how long `record_epoch` and `flush` stop a training with a large checkpoint.
+"""Measure how long `record_epoch` and `flush` stop a training with a large checkpoint."""
 
-`make bench-checkpoints` prints the results and writes benchmarks/checkpoint_pause.md.
-"""
-
-import json
-import platform
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from datetime import date
-from os import cpu_count
 from pathlib import Path
 
-from measure import table
+from measure import header, log, measure, parser, table, write_page
 
 from kfp_distributed.storage.embedded import EmbeddedStore, embedded_object_store
 
-_SIZES = {"0.2 GB": 2 * 10**8, "2 GB": 2 * 10**9}
+_SIZES = (2 * 10**8, 2 * 10**9)
+_WAYS = ("record_epoch", "flush")
 _HANGS = 30
-_PAGE = Path(__file__).with_suffix(".md")
 _TEXT = """\
 # The pause of a checkpoint
 
-`make bench-checkpoints` runs these measurements and writes this page. Latest run: {day}, Python {python}, {cores} cores
-of a shared machine. Compare the columns of one run, not different runs.
+{header}
 
 A program writes a checkpoint of one file by a rename, and then stores it in a local S3 server on the same disk. The
 cells are the time for which the program stands still. Each cell is a new process and an empty store.
@@ -88,25 +78,28 @@ newest = complete_checkpoints(store)[0]
 with stored.open("rb") as stream:
     assert (file.size, int(stream.read(8))) == (size, epoch), (file, newest)
 delete_snapshots()
-print(json.dumps(max(pauses)))
+print(json.dumps([max(pauses)]))
 """
 
 
-def pause(way: str, size: int, hangs: bool, folder: Path) -> float:
-    """Return the longest time in seconds for which a program of this size stands still."""
+def _pause(way: str, size: int, hangs: int, folder: Path) -> str:
+    """Return the longest time for which a program with a checkpoint of so many bytes stands still.
+
+    Args:
+        way: What it calls.
+        size: Bytes of the checkpoint.
+        hangs: For how many seconds the store hangs.
+        folder: Folder of the store and of the program.
+    """
     with tempfile.TemporaryDirectory(dir=folder) as work, embedded_object_store(Path(work, "objects")) as store:
         Path(work, "objects", "bucket").mkdir()
         Path(work, "replica").mkdir()
-        arguments = [way, str(size), str(_process_of(store)), str(int(hangs)), str(_HANGS)]
-        done = subprocess.run(
-            [sys.executable, "-c", _PROGRAM, *arguments],
-            cwd=Path(work, "replica"),
-            env={**store.environment(), "PYTHONPATH": ":".join(filter(None, sys.path))},
-            stdout=subprocess.PIPE,
-            check=True,
-            text=True,
-        )
-    return float(json.loads(done.stdout.splitlines()[-1]))
+        arguments = [way, str(size), str(_process_of(store)), str(int(hangs > 0)), str(hangs)]
+        environment = {**store.environment(), "PYTHONPATH": ":".join(filter(None, sys.path))}
+        argv = [sys.executable, "-c", _PROGRAM, *arguments]
+        (seconds,) = measure(argv, environment, Path(work, "replica")).printed
+    log(f"{size:,} bytes, hangs {hangs} s, {way}: {seconds:.3f} s")
+    return f"{seconds:.3f} s"
 
 
 def _process_of(store: EmbeddedStore) -> int:
@@ -115,27 +108,22 @@ def _process_of(store: EmbeddedStore) -> int:
     return int(process)
 
 
-def pauses(folder: Path, log: Callable[[str], None] = print) -> str:
-    """Return the table of the measurements."""
-    lines = []
-    for name, size in _SIZES.items():
-        for hangs in (False, True):
-            cells = []
-            for way in ("record_epoch", "flush"):
-                cells.append(f"{pause(way, size, hangs, folder):.3f} s")
-                log(f"{name}, hangs: {hangs}, {way}: {cells[-1]}")
-            lines.append([name, "hangs" if hangs else "fast", *cells])
-    return table(["checkpoint", "store", "record_epoch", "flush"], lines)
+def main() -> None:
+    """Measure, print the table and write the page."""
+    arguments = parser(__doc__, "checkpoint_pause.md")
+    arguments.add_argument("--scale", type=float, default=1, help="factor of the bytes of the checkpoints (default: 1)")
+    arguments.add_argument("--hangs", type=int, default=_HANGS, help=f"seconds of a hanging store (default: {_HANGS})")
+    options, rows = arguments.parse_args(), []
+    with tempfile.TemporaryDirectory() as folder:
+        for size in (int(size * options.scale) // 10**6 * 10**6 for size in _SIZES):
+            for store, hangs in {"fast": 0, "hangs": options.hangs}.items():
+                cells = [_pause(way, size, hangs, Path(folder)) for way in _WAYS]
+                rows.append([f"{size / 10**9:g} GB", store, *cells])
+    cells = table(["checkpoint", "store", *_WAYS], rows)
+    write_page(
+        options.page, _TEXT.format(header=header("bench-checkpoints", {}, "columns"), hangs=options.hangs, table=cells)
+    )
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as temporary:
-        page = _TEXT.format(
-            day=date.today(),
-            python=platform.python_version(),
-            cores=cpu_count(),
-            hangs=_HANGS,
-            table=pauses(Path(temporary)),
-        )
-    print(page)
-    _PAGE.write_text(page)
+    main()

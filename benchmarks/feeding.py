@@ -1,22 +1,19 @@
-"""Measure how fast trainers read rows: `make bench-feeding` prints the results and writes benchmarks/feeding.md."""
+"""Measure how fast trainers read rows, beside other ways to read the same rows."""
 
-import argparse
-import json
 import os
-import platform
 import statistics
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import date
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-import feeding_environments
-from measure import table
-from prepare import digits_file
-from training import prepare
+from comparators import program_version, python_of, version_of
+from measure import header, measure, parser, spread, table, take_turns, write_page
+from prepared_data import prepare, write_digits
 
 from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
 from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
@@ -24,40 +21,39 @@ from kfp_distributed.storage import embedded_object_store, open_store
 from kfp_distributed.storage.dataset import DatasetManifest, width
 from kfp_distributed.storage.shards import fetch_shards
 
-_RUNS = 3
-_TF, _TORCH = "tf.data", "PyTorch"
-_WAYS = {
-    "tf.stream": (_TF, "stream"),
-    "tf.in_order": (_TF, "from_tensor_slices, in order"),
-    "tf.shuffled": (_TF, "from_tensor_slices, shuffled"),
-    "tf.gathered": (_TF, "tf.gather, shuffled"),
-    "torch.stream": (_TORCH, "stream"),
-    "torch.mapped": (_TORCH, "memory-mapped array, shuffled"),
-    "torch.datasets": (_TORCH, "datasets"),
-    "torch.litdata": (_TORCH, "LitData"),
-    "torch.mosaicml": (_TORCH, "MosaicML Streaming"),
-}
-"""Framework and name of each way of feeding_ways.py."""
 
+class _Way(NamedTuple):
+    """A way of feeding_ways.py: its framework and its name in the table."""
+
+    framework: str
+    name: str
+
+
+_WAYS = {
+    "tf.stream": _Way("tf.data", "stream"),
+    "tf.in_order": _Way("tf.data", "from_tensor_slices, in order"),
+    "tf.shuffled": _Way("tf.data", "from_tensor_slices, shuffled"),
+    "tf.gathered": _Way("tf.data", "tf.gather, shuffled"),
+    "torch.stream": _Way("PyTorch", "stream"),
+    "torch.mapped": _Way("PyTorch", "memory-mapped array, shuffled"),
+    "torch.datasets": _Way("PyTorch", "datasets"),
+    "torch.litdata": _Way("PyTorch", "LitData"),
+}
 _GOALS = {"tf.stream": ("tf.in_order", "tf.shuffled", "tf.gathered"), "torch.stream": ("torch.mapped",)}
 """The ways with which later epochs of a stream are compared."""
-
 _READER_MIB = 200
 """Limit of the memory of a stream."""
 
-_FOLDER = Path(__file__).parent
-_PAGE = Path(__file__).with_suffix(".md")
+_PROGRAM = Path(__file__).parent / "feeding_ways.py"
 _TEXT = """\
 # Reading rows
 
-`make bench-feeding` runs these measurements and writes this page. Latest run: {day}, Python {python}, TensorFlow
-{tensorflow}, {torch}, {cores} cores of a shared machine with a load of {load} at the beginning and {load_after} at the
-end. Compare the rows of one run, not different runs.
+{header}
 
-{size} and a label, in batches of 256: float32 inputs [256, {width}] and labels. Each batch is added up, and not
-processed otherwise. Each way runs in a new process with an empty folder, and the ways take turns. The cells are medians
-of {runs} runs with the smallest and the largest. All ways read from the same local S3 server, which uses the same
-processors.
+{rows:,} rows of {width} numbers and a label, in batches of 256: float32 inputs [256, {width}] and labels. Each batch is
+added up, and not processed otherwise. Each way runs in a new process with an empty folder, and the ways take turns. The
+cells are medians of {runs} runs with the smallest and the largest. All ways read from the same local S3 server, which
+uses the same processors. PyTorch is that of Debian.
 
 {table}
 
@@ -77,10 +73,9 @@ processors.
   of each batch at once. So tf.data does nothing for each single row.
 - *memory-mapped array, shuffled*: downloads the shards and writes a file of records. NumPy selects the rows of each
   batch from the whole file, in random order.
-- *datasets*: Hugging Face `datasets` {datasets} streams the Parquet shards by s3fs, with a shuffle buffer of 10,000
-  rows.
-- *LitData* {litdata} and *MosaicML Streaming* {mosaicml} shuffle with their defaults and read formats of their own. A
-  program wrote these formats into the object store first, which is not in the table.
+- *datasets*: Hugging Face `datasets` streams the Parquet shards by s3fs, with a shuffle buffer of 10,000 rows.
+- *LitData* shuffles with its defaults and reads a format of its own. A program wrote this format into the object store
+  first, which is not in the table.
 
 The batches are collected in the process that uses them. More processes would share the same two cores.
 
@@ -91,179 +86,116 @@ with PyTorch. The memory of a stream should be less than {memory_goal} MiB.
 
 {goals}
 """
+_COLUMNS: Mapping[str, tuple[str, Callable[[Sequence[float]], str]]] = {
+    "first_epoch": ("first epoch, rows/s", partial(spread, unit="", form=",.0f")),
+    "later_epochs": ("later epochs, rows/s", partial(spread, unit="", form=",.0f")),
+    "first_batch": ("first batch", spread),
+    "reader_mib": ("memory of the reader", partial(spread, unit=" MiB", form=",.0f")),
+    "peak_mib": ("peak memory", lambda values: f"{statistics.median(values):,.0f} MiB"),
+    "disk_mib": ("disk", lambda values: f"{statistics.median(values):,.0f} MiB"),
+}
+"""Heading and form of each figure that feeding_ways.py prints."""
 
-Measured = Mapping[str, float]
-"""What feeding_ways.py prints."""
+_Figures = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class _Store:
+    """The rows in a local S3 server.
+
+    Attributes:
+        folder: The folder of the server and of the processes.
+        manifest: The manifest of the rows.
+        variables: The environment of the processes.
+    """
+
+    folder: Path
+    manifest: DatasetManifest
+    variables: Mapping[str, str]
+
+    def run(self, *argv: str | Path) -> _Figures:
+        """Run a program in a new folder, and return the figures that it printed."""
+        with tempfile.TemporaryDirectory(dir=self.folder) as work:
+            own = {"HOME": work, "TMPDIR": work, "HF_HOME": f"{work}/huggingface"}
+            figures: _Figures = measure(argv, {**self.variables, **own}, Path(work)).printed
+        return figures
+
+    def convert(self, python: Path) -> None:
+        """Write the rows in the format of LitData into the object store."""
+        target = self.folder / "litdata"
+        self.run(python, _PROGRAM, "convert", self.folder / "data", target)
+        target.rename(self.folder / "objects" / "bucket" / "litdata")
 
 
 @contextmanager
-def rows_in_store(folder: Path) -> Iterator[tuple[DatasetManifest, dict[str, str]]]:
-    """Write the digits, 100 times over, into a local S3 server. Yield the manifest and the environment of processes."""
-    prepared = prepare(folder / "many", digits_file(folder / "many.npz", 100))
+def _rows_in_store(folder: Path, times: int) -> Iterator[_Store]:
+    """Write the digits, so many times over, into a local S3 server."""
+    prepared = prepare(folder / "many", write_digits(folder / "many.npz", times))
     manifest = fetch_shards(str(prepared / "train"), folder / "data")
     (folder / ARCHIVE_KEY).write_bytes(make_archive(read_library(REPLICA_PACKAGES)))
     (folder / "objects" / "bucket").mkdir(parents=True)
     with embedded_object_store(folder / "objects") as server:
         open_store("s3://bucket/data", server.credentials()).upload_folder(folder / "data")
-        yield (
-            manifest,
-            {
-                **os.environ,
-                **server.environment(),
-                "PYTHONPATH": str(folder / ARCHIVE_KEY),
-                "PYTHONSAFEPATH": "1",
-                "TF_CPP_MIN_LOG_LEVEL": "2",
-                "HF_HUB_OFFLINE": "1",
-            },
-        )
+        own = {"PYTHONPATH": str(folder / ARCHIVE_KEY), "PYTHONSAFEPATH": "1"}
+        quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "HF_HUB_OFFLINE": "1"}
+        yield _Store(folder, manifest, {**os.environ, **server.environment(), **own, **quiet})
 
 
-def convert(library: str, python: str, folder: Path, environment: Mapping[str, str]) -> None:
-    """Write the rows in the format of a library into the object store."""
-    script, target = _FOLDER / "feeding_formats.py", folder / library
-    run([python, str(script), library, str(folder / "data"), str(target)], folder, environment)
-    for file in [path for path in target.rglob("*") if path.is_file()]:
-        stored = folder / "objects" / "bucket" / library / file.relative_to(target)
-        stored.parent.mkdir(parents=True, exist_ok=True)
-        file.rename(stored)
-
-
-def run(argv: list[str], folder: Path, environment: Mapping[str, str]) -> str:
-    """Run a program in a new folder. Return its output.
-
-    Raises:
-        RuntimeError: It failed. The message has the end of its errors.
-    """
-    with tempfile.TemporaryDirectory(dir=folder) as work:
-        own = {**environment, "HOME": work, "TMPDIR": work, "HF_HOME": f"{work}/huggingface"}
-        done = subprocess.run(argv, cwd=work, env=own, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{argv} exited with {done.returncode}:\n{done.stderr[-4000:]}")
-    return done.stdout
-
-
-def measure_ways(
-    pythons: Mapping[str, str], rows: int, runs: int, folder: Path, environment: Mapping[str, str]
-) -> dict:
-    """Return the measurements of each way."""
-    measured: dict[str, list[Measured]] = {way: [] for way in pythons}
-    for number in range(runs):
-        for way in [*pythons] if number % 2 == 0 else [*reversed(pythons)]:
-            argv = [pythons[way], str(_FOLDER / "feeding_ways.py"), way, str(rows), "s3://bucket"]
-            measured[way].append(json.loads(run(argv, folder, environment).splitlines()[-1]))
-            print(way, json.dumps(measured[way][-1]), file=sys.stderr, flush=True)
-    return measured
-
-
-def _middle(runs: list[Measured], name: str) -> float:
-    return statistics.median(run[name] for run in runs)
-
-
-def _cell(runs: list[Measured], name: str, form: str = ",.0f") -> str:
-    values = [run[name] for run in runs]
-    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
-
-
-def table_of_ways(measured: Mapping[str, list[Measured]]) -> str:
-    """Return the table of the measurements."""
-    lines = [
-        [
-            *_WAYS[way],
-            _cell(runs, "first_epoch"),
-            _cell(runs, "later_epochs"),
-            _cell(runs, "first_batch", ".2f") + " s",
-            f"{_cell(runs, 'reader_mib')} MiB",
-            f"{_middle(runs, 'peak_mib'):,.0f} MiB",
-            f"{_middle(runs, 'disk_mib'):,.0f} MiB",
-        ]
-        for way, runs in measured.items()
-    ]
-    columns = [
-        "first epoch, rows/s",
-        "later epochs, rows/s",
-        "first batch",
-        "memory of the reader",
-        "peak memory",
-        "disk",
-    ]
-    return table(["framework", "way", *columns], lines)
-
-
-def goals_of_ways(measured: Mapping[str, list[Measured]]) -> str:
+def _goals(medians: Mapping[str, _Figures]) -> str:
     """Return the list of the comparisons of the streams."""
     lines = []
     for way, others in _GOALS.items():
         for other in others:
-            ratio = _middle(measured[way], "later_epochs") / _middle(measured[other], "later_epochs")
-            framework, name = _WAYS[other]
+            ratio = medians[way]["later_epochs"] / medians[other]["later_epochs"]
             result = "reached" if ratio >= 0.9 else "missed"
-            lines.append(f"- {framework}: {100 * ratio:,.0f} % of *{name}*: {result}.")
-        memory = _middle(measured[way], "reader_mib")
+            lines.append(f"- {_WAYS[other].framework}: {100 * ratio:,.0f} % of *{_WAYS[other].name}*: {result}.")
+        memory = medians[way]["reader_mib"]
         result = "reached" if memory < _READER_MIB else "missed"
-        lines.append(f"- {_WAYS[way][0]}: {memory:,.0f} MiB of memory: {result}.")
+        lines.append(f"- {_WAYS[way].framework}: {memory:,.0f} MiB of memory: {result}.")
     return "\n".join(lines)
 
 
-def find_pythons() -> dict[str, str]:
-    """Return the Python of each way."""
-    torch, mosaicml = (str(feeding_environments.make(name)) for name in ("feeding", "feeding-mosaicml"))
-    special = {"torch.mosaicml": mosaicml}
-    return {way: special.get(way, sys.executable if way.startswith("tf.") else torch) for way in _WAYS}
+def _module_version(python: Path, module: str) -> str:
+    return program_version(python, "-c", f"import {module}; print({module}.__version__)")
 
 
-def page(
-    measured: Mapping[str, list[Measured]],
-    pythons: Mapping[str, str],
-    manifest: DatasetManifest,
-    loads: tuple[float, float],
-) -> str:
-    """Return the page, with the load at the beginning and at the end."""
+def _page(runs: Mapping[str, list[_Figures]], manifest: DatasetManifest, pythons: Mapping[str, Path]) -> str:
+    figures = {way: {name: [run[name] for run in of_way] for name in _COLUMNS} for way, of_way in runs.items()}
+    rows = [
+        [*_WAYS[way], *(form(of_way[name]) for name, (_, form) in _COLUMNS.items())] for way, of_way in figures.items()
+    ]
+    medians = {
+        way: {name: statistics.median(values) for name, values in of_way.items()} for way, of_way in figures.items()
+    }
+    modules = {"tf.stream": ("TensorFlow", "tensorflow"), "torch.stream": ("PyTorch", "torch")}
+    versions = {name: _module_version(pythons[way], module) for way, (name, module) in modules.items() if way in runs}
+    libraries = {name: version_of("feeding", name.lower()) for name in ("datasets", "LitData")}
     return _TEXT.format(
-        day=date.today().isoformat(),
-        python=platform.python_version(),
-        tensorflow=_version(sys.executable, "tensorflow"),
-        torch=f"Debian's PyTorch {_version(pythons['torch.stream'], 'torch')}",
-        datasets=_version(pythons["torch.datasets"], "datasets"),
-        litdata=_version(pythons["torch.litdata"], "litdata"),
-        mosaicml=_version(pythons["torch.mosaicml"], "streaming"),
-        cores=os.cpu_count(),
-        load=f"{loads[0]:.1f}",
-        load_after=f"{loads[1]:.1f}",
-        size=f"{manifest.rows:,} rows of {width(manifest)} numbers",
+        header=header("bench-feeding", {**versions, **libraries}),
+        rows=manifest.rows,
         width=width(manifest),
-        runs=len(measured["tf.stream"]),
-        table=table_of_ways(measured),
+        runs=len(next(iter(runs.values()))),
+        table=table(["framework", "way", *(heading for heading, _ in _COLUMNS.values())], rows),
         memory_goal=_READER_MIB,
-        goals=goals_of_ways(measured),
+        goals=_goals(medians) if {*runs} == {*_WAYS} else "Not all ways were measured.",
     )
 
 
 def main() -> None:
-    """Run the benchmark from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=_RUNS, help=f"Runs of each way. Default: {_RUNS}.")
-    parser.add_argument("--way", action="append", choices=_WAYS, help="Run only this way, and write no page.")
-    arguments = parser.parse_args()
-    pythons = find_pythons()
-    load = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory() as name, rows_in_store(Path(name)) as (manifest, environment):
-        chosen = arguments.way or [*_WAYS]
-        for library in ("litdata", "mosaicml"):
-            if f"torch.{library}" in chosen:
-                convert(library, pythons[f"torch.{library}"], Path(name), environment)
-        ways = {way: pythons[way] for way in chosen}
-        measured = measure_ways(ways, manifest.rows, arguments.runs, Path(name), environment)
-    if arguments.way:
-        print(table_of_ways(measured))
-        return
-    text = page(measured, pythons, manifest, (load, os.getloadavg()[0]))
-    _PAGE.write_text(text, encoding="utf-8")
-    print(text)
-
-
-def _version(python: str, module: str) -> str:
-    code = f"import {module}; print({module}.__version__)"
-    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    """Measure, print the table and write the page."""
+    arguments = parser(__doc__, "feeding.md", runs=3)
+    arguments.add_argument("--way", action="append", choices=_WAYS, help="only this way; repeatable")
+    arguments.add_argument("--times", type=int, default=100, help="how many times the digits are read (default: 100)")
+    options = arguments.parse_args()
+    chosen = options.way or [*_WAYS]
+    pythons = {way: Path(sys.executable) if way.startswith("tf.") else python_of("feeding") for way in chosen}
+    with tempfile.TemporaryDirectory() as name, _rows_in_store(Path(name), options.times) as store:
+        if "torch.litdata" in chosen:
+            store.convert(pythons["torch.litdata"])
+        arguments_of = {way: (python, _PROGRAM, way, str(store.manifest.rows)) for way, python in pythons.items()}
+        ways = {way: lambda run, argv=argv: store.run(*argv, "s3://bucket") for way, argv in arguments_of.items()}
+        runs = take_turns(ways, options.runs)
+    write_page(options.page, _page(runs, store.manifest, pythons))
 
 
 if __name__ == "__main__":

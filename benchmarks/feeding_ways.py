@@ -1,7 +1,7 @@
 """The ways of `feeding.py` to read rows. Runs one of them in a process of its own and prints the measurements as JSON.
 
-Arguments: the way, the number of rows, the address of the bucket, which has the Parquet shards in data/ and other
-formats in litdata/ and mosaicml/. The working directory is an empty folder.
+Arguments: the way, the number of rows, the address of the bucket, which has the Parquet shards in data/ and the format
+of LitData in litdata/. The working directory is an empty folder. `convert SHARDS FOLDER` writes that format.
 """
 
 import contextlib
@@ -27,7 +27,10 @@ BATCH, EPOCHS, SECONDS, BUFFER = 256, 3, 10, 10_000
 """Rows of a batch, number of later epochs, seconds after which no further epoch begins, and rows of the shuffle buffer
 of `datasets`."""
 
-_IMPORTS = {"datasets": ["datasets", "pyarrow.parquet"], "litdata": ["litdata"], "mosaicml": ["streaming"]}
+_CHUNK_BYTES = 4_000_000
+"""Size of a file of LitData: 10 files, about as many as there are shards."""
+
+_IMPORTS = {"datasets": ["datasets", "pyarrow.parquet"], "litdata": ["litdata"]}
 """Modules that the ways of other libraries import before the measurement."""
 
 _OWN_IMPORTS = [
@@ -97,7 +100,7 @@ def gathered(arrays: tuple[np.ndarray, ...], count: int) -> "tf.data.Dataset":
 
 def torch_way(way: str, bucket: str, stack: ExitStack) -> Epoch:
     """Open a way to read rows with PyTorch."""
-    batches = {"stream": stream, "mapped": mapped, "datasets": datasets, "litdata": litdata, "mosaicml": mosaicml}
+    batches = {"stream": stream, "mapped": mapped, "datasets": datasets, "litdata": litdata}
     iterator = batches[way](bucket, stack)
 
     def take(count: int) -> float:
@@ -165,17 +168,26 @@ def litdata(bucket: str, stack: ExitStack) -> Batches:
             yield batch["x"], batch["label"]
 
 
-def mosaicml(bucket: str, stack: ExitStack) -> Batches:
-    """Stream the format MDS of MosaicML Streaming."""
-    from streaming import StreamingDataset
-    from torch.utils.data import DataLoader
+def rows_of(shard: str) -> Iterator[dict[str, object]]:
+    """Yield the rows of a shard: 64 float32 and the label."""
+    import pyarrow.parquet as pq
 
-    os.environ["S3_ENDPOINT_URL"] = os.environ["AWS_ENDPOINT_URL"]
-    rows = StreamingDataset(remote=f"{bucket}/mosaicml", local="cache", shuffle=True, batch_size=BATCH)
-    loader = DataLoader(rows, batch_size=BATCH, drop_last=True)
-    while True:
-        for batch in loader:
-            yield batch["x"], batch["label"]
+    table = pq.read_table(shard)
+    labels = table.column("label").to_numpy()
+    inputs = table.column("x").combine_chunks()
+    while hasattr(inputs, "flatten") and inputs.type.num_fields:
+        inputs = inputs.flatten()
+    values = inputs.to_numpy().reshape(len(labels), -1).astype(np.float32)
+    for row, label in zip(values, labels.tolist(), strict=True):
+        yield {"x": row, "label": label}
+
+
+def convert(source: str, folder: str) -> None:
+    """Write the format of LitData from Parquet shards, which it cannot read from an object store."""
+    from litdata import optimize
+
+    shards = [str(path) for path in sorted(Path(source).rglob("*.parquet"))]
+    optimize(rows_of, shards, folder, chunk_bytes=_CHUNK_BYTES, num_workers=1, verbose=False)
 
 
 def open_stream(bucket: str, stack: ExitStack) -> "RowFeed":
@@ -218,10 +230,9 @@ def disk_bytes() -> int:
     return sum({state.st_ino: state.st_size for state in states}.values())
 
 
-def main() -> None:
+def main(name: str, rows: int, bucket: str) -> None:
     """Measure one way."""
-    (framework, way), rows, bucket = sys.argv[1].split("."), int(sys.argv[2]), sys.argv[3]
-    steps = rows // BATCH
+    (framework, way), steps = name.split("."), rows // BATCH
     __import__({"tf": "tensorflow", "torch": "torch"}[framework])
     for module in _IMPORTS.get(way, _OWN_IMPORTS):
         __import__(module)
@@ -252,4 +263,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1] == "convert":
+        convert(*sys.argv[2:])
+    else:
+        main(sys.argv[1], int(sys.argv[2]), sys.argv[3])

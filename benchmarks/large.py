@@ -1,44 +1,43 @@
-"""Measure `prepare_data` with sources of 10 GB in an object store: time, and peak memory of each process.
+"""Measure `prepare_data` with sources of 10 GB in an object store: time, and peak memory of each process."""
 
-`make bench-large` prints the results and writes benchmarks/large.md.
-"""
-
-import argparse
-import json
 import os
-import platform
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import date
 from functools import partial
-from importlib.metadata import version
-from importlib.util import find_spec
-from os import cpu_count
+from io import BytesIO
 from pathlib import Path
 
+import numpy as np
 import psutil
-from measure import table
-from repeated_rows import HEADER_BYTES, SLAB_BYTES, are_shared, write_block, write_csv, write_files, write_parquet
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+from comparators import python_of, version_of
+from measure import header, installed, log, measure, parser, table, write_page
 
 from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.opener import open_store
 
-_FILE_BYTES = HEADER_BYTES + 2 * SLAB_BYTES
+_INPUTS = 20
+_FILE_BYTES, _GROUP_BYTES = 800_000, 8_000_000
+"""Text in each of many CSV files, and in a row group of Parquet."""
 _BLOCK_BYTES = 2 * 10**9
+_WORKERS = 2
 _SAMPLING_SECONDS = 0.05
-_PAGE = Path(__file__).with_suffix(".md")
+_BUCKET = "bench"
+_DASK = "dask.dataframe"
 _TEXT = """\
 # Large sources in prepare_data
 
-`make bench-large` runs these measurements and writes this page. Latest run: {day}, Python {python}, pyarrow {pyarrow},
-dask {dask}, {cores} cores of a shared machine, which also ran the object store (`rclone serve s3`). So workers add no
-processors here. Read the table for memory, disk and bytes; on more machines, the times are shorter.
+{header}
+
+The same machine ran the object store (`rclone serve s3`). So workers add no processors here. Read the table for memory,
+disk and bytes; on more machines, the times are shorter.
 
 Each source has rows of 20 numbers with seven digits and a label of three classes, as text of the size that the table
 names. A block of at most {block:g} GB of random rows is repeated. All rows are read, parsed, drawn and written as if
@@ -64,7 +63,7 @@ downloaded.
 {table}
 """
 
-_PROGRAM = """
+_PREPARE = """
 import json, sys, time
 from types import SimpleNamespace
 from kfp_distributed.components.worker_pool.dask_engine import DaskEngine
@@ -95,7 +94,7 @@ prepare(source, Options(label_column="label"), datasets, f"{folder}/overview", e
 print(json.dumps([time.perf_counter() - begin, read]), flush=True)
 """
 
-_DASK = """
+_DASK_PROGRAM = """
 import glob, json, os, sys, time
 import dask, dask.dataframe, distributed
 
@@ -115,195 +114,183 @@ if __name__ == "__main__":
 
 
 @dataclass
-class Measured:
-    """One preparation.
+class _Peaks:
+    """The most memory of each process that runs, and the most bytes that the disk holds more than before."""
 
-    Attributes:
-        seconds: Wall-clock time without the imports.
-        read: Bytes that the step's process read from the object store.
-        peaks: Peak resident memory in bytes of each process, "driver" or "worker", by its ID.
-        disk: Most bytes that the disk held more than before.
-    """
-
-    seconds: float = 0.0
-    read: int = 0
-    peaks: dict[int, tuple[str, int]] = field(default_factory=dict)
+    program: str
+    memory: dict[int, tuple[str, int]] = field(default_factory=dict)
     disk: int = 0
 
-    def peak(self, kind: str) -> int:
-        """Return the highest peak of the processes of a kind; 0 without any."""
-        return max((peak for found, peak in self.peaks.values() if found == kind), default=0)
+    def highest(self, kind: str) -> int:
+        """Return the highest peak in bytes of the processes of a kind, "driver" or "worker"; 0 without any."""
+        return max((peak for found, peak in self.memory.values() if found == kind), default=0)
 
-
-def run(program: str, folder: Path, *arguments: str) -> Measured:
-    """Run a program with its arguments in a new process.
-
-    Args:
-        program: The code, which prints its seconds and the bytes that it has read.
-        folder: Folder for its temporary files.
-        arguments: Its arguments.
-
-    Raises:
-        RuntimeError: The program failed.
-    """
-    measured, free = Measured(), shutil.disk_usage(folder).free
-    script = folder / "program.py"
-    script.write_text(program)
-    with tempfile.TemporaryFile("w+") as output:
-        process = psutil.Popen(
-            [sys.executable, script, *arguments],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "TMPDIR": str(folder)},
-        )
-        while process.poll() is None:
-            _sample(process, measured)
-            measured.disk = max(measured.disk, free - shutil.disk_usage(folder).free)
-            time.sleep(_SAMPLING_SECONDS)
-        output.seek(0)
-        text = output.read()
-    if process.returncode:
-        raise RuntimeError(f"a program with {arguments} exited with {process.returncode}:\n{text[-4000:]}")
-    # Dask may print lines after the program has ended.
-    result = next(line for line in reversed(text.splitlines()) if line.startswith("["))
-    measured.seconds, measured.read = json.loads(result)
-    return measured
-
-
-def _sample(driver: psutil.Popen, measured: Measured) -> None:
-    """Record the peak memory of a process and of its children so far. The system keeps it, so no peak is missed."""
-    with suppress(psutil.Error):
-        for process in (driver, *driver.children(recursive=True)):
+    def sample(self) -> None:
+        """Record the peaks so far of all descendants. The system keeps them, so no peak is missed."""
+        for process in psutil.Process().children(recursive=True):
             with suppress(OSError, psutil.Error, ValueError, IndexError):
                 status = Path(f"/proc/{process.pid}/status").read_text()
                 peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024
-                measured.peaks[process.pid] = ("driver" if process == driver else "worker", peak)
+                kind = "driver" if process.cmdline()[1:2] == [self.program] else "worker"
+                self.memory[process.pid] = (kind, peak)
 
 
-@dataclass(frozen=True)
-class Bench:
-    """Where the sources are, and what is run with them.
+@contextmanager
+def _sampled(program: str, folder: Path) -> Iterator[_Peaks]:
+    """Sample the processes that this one starts meanwhile, of which `program` is the driver of the others."""
+    peaks, free, ended = _Peaks(program), shutil.disk_usage(folder).free, threading.Event()
 
-    Attributes:
-        folder: Folder of the object store and of temporary files.
-        size: Size of each source as text, in bytes.
-        workers: Number of workers.
-    """
+    def watch() -> None:
+        while not ended.wait(_SAMPLING_SECONDS):
+            peaks.sample()
+            peaks.disk = max(peaks.disk, free - shutil.disk_usage(folder).free)
 
-    folder: Path
-    size: int
-    workers: int
-
-    @property
-    def bucket(self) -> Path:
-        """Folder of the bucket."""
-        return self.folder / "objects" / "bench"
-
-    def sources(self) -> dict[str, tuple[str, Callable[[Path, Path], None]]]:
-        """Return the file or folder of each source, and what writes it from a block."""
-        size, files = self.size, self.size // _FILE_BYTES
-        text = f"of {size / 1e9:g} GB"
-        return {
-            f"one CSV file {text}": ("rows.csv", partial(write_csv, size=size)),
-            f"{files:,} CSV files {text}": ("files", partial(write_files, count=files, size=_FILE_BYTES)),
-            f"one Parquet file {text} as text": ("rows.parquet", partial(write_parquet, size=size)),
-        }
-
-    def programs(self) -> dict[str, Callable[[Path, str], Measured]]:
-        """Return what prepares a source, by its name: run(folder, source)."""
-
-        def prepare(workers: int, folder: Path, source: str) -> Measured:
-            address, bucket = f"s3://{self.bucket.name}/sources/{source}", self.bucket.name
-            return run(_PROGRAM, folder, address, str(folder), bucket, str(workers))
-
-        def dask(folder: Path, source: str) -> Measured:
-            return run(_DASK, folder, str(self.bucket / "sources" / source), str(folder), str(self.workers))
-
-        programs = {f"{self.workers} workers": partial(prepare, self.workers), "step alone": partial(prepare, 0)}
-        return {**programs, "dask.dataframe": dask} if find_spec("pandas") else programs
-
-    def measure(self, block: Path, kind: str, log: Callable[[str], None] = print) -> list[list[str]]:
-        """Return the lines of the table about a source."""
-        name, write = self.sources()[kind]
-        (self.bucket / "sources").mkdir(parents=True)
-        write(block, self.bucket / "sources" / name)
-        lines = []
-        try:
-            # The server keeps the hashes of the objects, and nothing else writes into its folder.
-            with embedded_object_store(self.bucket.parent, cache_seconds=10**6) as store:
-                os.environ.update(store.environment())
-                open_store(f"s3://{self.bucket.name}").list("sources/")  # It hashes them now.
-                for program, start in self.programs().items():
-                    with tempfile.TemporaryDirectory(dir=self.folder) as folder:
-                        measured = start(Path(folder), name)
-                    lines.append([kind, program, *_cells(measured, is_stored=program != "dask.dataframe")])
-                    log(" | ".join(lines[-1]))
-                    store_of_outputs = open_store(f"s3://{self.bucket.name}")
-                    store_of_outputs.delete([entry.key for entry in store_of_outputs.list("out/")])
-                    store_of_outputs.delete([entry.key for entry in store_of_outputs.list("shards/")])
-        finally:
-            shutil.rmtree(self.bucket.parent)
-        return lines
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield peaks
+    finally:
+        ended.set()
+        thread.join()
 
 
-def _cells(measured: Measured, *, is_stored: bool) -> list[str]:
-    driver, worker = measured.peak("driver"), measured.peak("worker")
+def _run(python: str | Path, program: str, folder: Path, *arguments: str) -> list[str]:
+    """Run a program in a new process, and return its cells of the table."""
+    script = folder / "program.py"
+    script.write_text(program)
+    with _sampled(str(script), folder) as peaks:
+        seconds, read = measure([python, script, *arguments], {**os.environ, "TMPDIR": str(folder)}).printed
+    driver, worker = peaks.highest("driver"), peaks.highest("worker")
     return [
-        f"{measured.seconds:,.0f} s",
+        f"{seconds:,.0f} s",
         f"{driver / 1e6:.0f} MB",
         f"{worker / 1e6:.0f} MB" if worker else "",
-        f"{measured.read / 1e6:,.0f} MB" if is_stored else "",
-        f"{measured.disk / 1e9:.1f} GB",
+        f"{read / 1e6:,.0f} MB" if read else "",
+        f"{peaks.disk / 1e9:.1f} GB",
     ]
 
 
-def check_space(folder: Path, size: int) -> None:
-    """Check the free space of a disk, and print what is needed.
+def _write_block(path: Path, size: int) -> None:
+    """Write a CSV file of at least `size` bytes of random rows."""
+    generator, names = np.random.default_rng(0), [f"x{number}" for number in range(_INPUTS)]
+    schema = pa.schema([*((name, pa.float64()) for name in names), ("label", pa.string())])
+    with pa_csv.CSVWriter(path, schema) as writer:
+        while path.stat().st_size < size:
+            numbers = generator.random((_INPUTS, 10_000)).round(7)
+            labels = generator.choice(["a", "b", "c"], numbers.shape[1])
+            writer.write_table(pa.table([*map(pa.array, numbers), pa.array(labels)], schema=schema))
+
+
+def _chunks(block: Path, size: int) -> Iterator[bytes]:
+    """Yield the rows of a block in turn and again, in chunks of about `size` bytes, each with the header."""
+    while True:
+        with block.open("rb") as stream:
+            header = stream.readline()
+            while rows := stream.read(size - len(header)):
+                yield header + rows + stream.readline()
+
+
+def _write_csv(block: Path, path: Path, size: int) -> None:
+    with path.open("wb") as stream:
+        for chunk in _chunks(block, _GROUP_BYTES):
+            stream.write(chunk if stream.tell() == 0 else chunk.partition(b"\n")[2])
+            if stream.tell() >= size:
+                return
+
+
+def _write_files(block: Path, folder: Path, size: int) -> None:
+    folder.mkdir()
+    for number, chunk in zip(range(size // _FILE_BYTES), _chunks(block, _FILE_BYTES), strict=False):
+        (folder / f"rows-{number:05}.csv").write_bytes(chunk)
+
+
+def _write_parquet(block: Path, path: Path, size: int) -> None:
+    """Write a Parquet file with the rows of a CSV file of `size` bytes."""
+    schema = pa.schema([*((f"x{number}", pa.float32()) for number in range(_INPUTS)), ("label", pa.string())])
+    converting = pa_csv.ConvertOptions(column_types=schema)
+    with pq.ParquetWriter(path, schema, use_dictionary=["label"]) as writer:
+        for chunk, _ in zip(_chunks(block, _GROUP_BYTES), range(0, size, _GROUP_BYTES), strict=False):
+            writer.write_table(pa_csv.read_csv(BytesIO(chunk), convert_options=converting))
+
+
+def _sources(size: int) -> dict[str, tuple[str, Callable[[Path, Path, int], None]]]:
+    """Return the file or folder of each source of so many bytes, and what writes it from a block."""
+    text = f"of {size / 1e9:g} GB"
+    return {
+        f"one CSV file {text}": ("rows.csv", _write_csv),
+        f"{size // _FILE_BYTES:,} CSV files {text}": ("files", _write_files),
+        f"one Parquet file {text} as text": ("rows.parquet", _write_parquet),
+    }
+
+
+def _programs(file: Path) -> Mapping[str, Callable[[Path], list[str]]]:
+    """Return what prepares a source, by its name, with the folder of its temporary files as its argument."""
+
+    def prepare(workers: int, folder: Path) -> list[str]:
+        return _run(
+            sys.executable, _PREPARE, folder, f"s3://{_BUCKET}/sources/{file.name}", str(folder), _BUCKET, str(workers)
+        )
+
+    def dask(folder: Path) -> list[str]:
+        return _run(python_of("dask"), _DASK_PROGRAM, folder, str(file), str(folder), str(_WORKERS))
+
+    return {f"{_WORKERS} workers": partial(prepare, _WORKERS), "step alone": partial(prepare, 0), _DASK: dask}
+
+
+def _check_space(folder: Path, size: int) -> None:
+    """Check that a disk has place for a run with a source that is there.
 
     Raises:
-        SystemExit: It is not enough.
+        SystemExit: It has not.
     """
-    shared = are_shared(folder)
     # Without workers, the source and its rows are on the disk at once. Later there are shards twice.
-    needed = min(size, _BLOCK_BYTES) + int(1.7 * size) + (0 if shared else size)
-    free = shutil.disk_usage(folder).free
-    copies = "shares the bytes of copies" if shared else "does not share the bytes of copies, as XFS and Btrfs do"
-    print(f"{folder}: {free / 1e9:.1f} GB are free, {needed / 1e9:.1f} GB are needed; the file system {copies}")
+    needed, free = 1.7 * size, shutil.disk_usage(folder).free
+    log(f"{folder}: {free / 1e9:.1f} GB are free, {needed / 1e9:.1f} GB are needed")
     if free < needed:
         raise SystemExit("the disk has too little space: set SIZE to fewer GB, or FOLDER to a folder on another disk")
 
 
-def page(bench: Bench, lines: list[list[str]]) -> str:
-    """Return the page with the lines of its table."""
-    head = ["source", "program", "time", "peak of the step", "peak of a worker", "read by the step", "disk"]
-    return _TEXT.format(
-        day=date.today(),
-        python=platform.python_version(),
-        pyarrow=version("pyarrow"),
-        dask=version("dask"),
-        cores=cpu_count(),
-        block=_BLOCK_BYTES / 1e9,
-        workers=bench.workers,
-        table=table(head, lines),
-    )
+def _rows(folder: Path, block: Path, size: int, kind: str) -> list[list[str]]:
+    """Return the rows of the table about a source."""
+    name, write = _sources(size)[kind]
+    objects, rows = folder / "objects", []
+    file = objects / _BUCKET / "sources" / name
+    file.parent.mkdir(parents=True)
+    write(block, file, size)
+    _check_space(folder, size)
+    # The server keeps the hashes of the objects, and nothing else writes into its folder.
+    with embedded_object_store(objects, cache_seconds=10**6) as server:
+        os.environ.update(server.environment())
+        store = open_store(f"s3://{_BUCKET}")
+        store.list("sources/")  # It hashes them now.
+        for program, start in _programs(file).items():
+            with tempfile.TemporaryDirectory(dir=folder) as work:
+                rows.append([kind, program, *start(Path(work))])
+            log(" | ".join(rows[-1]))
+            store.delete([entry.key for prefix in ("out/", "shards/") for entry in store.list(prefix)])
+    shutil.rmtree(objects)
+    return rows
 
 
 def main() -> None:
     """Measure, print the table and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size", type=float, default=10, help="size of each source as text, in GB (default: 10)")
-    parser.add_argument("--folder", type=Path, help="folder for all files (default: that of temporary files)")
-    parser.add_argument("--workers", type=int, default=2, help="number of workers (default: 2)")
-    options = parser.parse_args()
+    arguments = parser(__doc__, "large.md")
+    arguments.add_argument("--size", type=float, default=10, help="size of each source as text, in GB (default: 10)")
+    arguments.add_argument("--folder", type=Path, help="folder for all files (default: that of temporary files)")
+    options = arguments.parse_args()
+    size = int(options.size * 1e9)
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="large-") as name:
-        bench = Bench(Path(name), int(options.size * 1e9), options.workers)
-        check_space(bench.folder, bench.size)
-        block = bench.folder / "block.csv"
-        write_block(block, min(bench.size, _BLOCK_BYTES))
-        lines = [line for kind in bench.sources() for line in bench.measure(block, kind)]
-        text = page(bench, lines)
-    print(text)
-    _PAGE.write_text(text)
+        block = Path(name, "block.csv")
+        _write_block(block, min(size, _BLOCK_BYTES))
+        rows = [row for kind in _sources(size) for row in _rows(Path(name), block, size, kind)]
+    head = ["source", "program", "time", "peak of the step", "peak of a worker", "read by the step", "disk"]
+    text = _TEXT.format(
+        header=header("bench-large", {**installed("pyarrow"), "dask": version_of("dask")}),
+        block=_BLOCK_BYTES / 1e9,
+        workers=_WORKERS,
+        table=table(head, rows),
+    )
+    write_page(options.page, text)
 
 
 if __name__ == "__main__":

@@ -1,48 +1,40 @@
-"""Compare the built-in trainer with scikit-learn on public tables, and write benchmarks/public_tables.md."""
+"""Compare the built-in trainer with scikit-learn on public tables."""
 
-import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from datetime import date
-from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet as pq
-from measure import table
+from kfp import dsl
+from measure import header, installed, log, parser, table, write_page
 from numpy.typing import NDArray
+from prepared_data import artifact, prepare
 from sklearn import datasets as public
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import accuracy_score, r2_score
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from kfp_distributed.components.predict.prediction import run_prediction
-from kfp_distributed.components.predict.prediction_request import parse_request
-from kfp_distributed.components.prepare_data.preparation_options import parse_options
-from kfp_distributed.components.prepare_data.prepare import prepare
+from kfp_distributed.components.evaluate.component import evaluate
 from kfp_distributed.components.train.run.launch import launch
 from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
-from kfp_distributed.storage.dataset import DatasetManifest, read_batches
+from kfp_distributed.storage.dataset import read_batches
+from kfp_distributed.trainers.runtime.data_loading.feed import read_manifest
 
-_PAGE = Path(__file__).with_suffix(".md")
 _TEXT = """\
 # Public tables beside scikit-learn
 
-`make bench-public-tables` runs these measurements and writes this page. Latest run: {day}, Python {python},
-scikit-learn {sklearn}, 2 cores of a shared machine. Compare the columns of one run, not different runs.
+{header}
 
 Tables that scikit-learn has or makes, written as CSV files with gaps and texts. Each is prepared and trained with the
 defaults: `prepare_data(source, label_column="label")`, then `train` with `keras_classifier` in one process. All models
@@ -52,8 +44,9 @@ learn and are scored on the same rows. The score is the accuracy on the test row
 - *HistGradientBoosting* and *MLP*: scikit-learn's, with its defaults; the MLP on standardized inputs and target. Their
   seconds are those of `fit`, ours those of the whole `train` step with the start of its process.
 
-{rows}
+{table}
 """
+_SPLIT = {"validation_fraction": 0.1, "test_fraction": 0.3}
 
 
 @dataclass(frozen=True)
@@ -135,60 +128,47 @@ def _tables() -> dict[str, _Table]:
     }
 
 
-def _prepare(rows: _Table, folder: Path) -> tuple[dict[str, DatasetManifest], int]:
-    """Prepare a table, and return the datasets and the number of the errors that had to be followed."""
+def _prepare(rows: _Table, folder: Path) -> int:
+    """Prepare a table, and return the number of the errors that had to be followed."""
     written = pyarrow.csv.WriteOptions(include_header=rows.has_header)
     pyarrow.csv.write_csv(pa.table(dict(rows.columns)), folder / "table.csv", written)
-    places = {split: str(folder / split) for split in ("train", "validation", "test")}
-    datasets = {split: SimpleNamespace(path=place, uri=place, metadata={}) for split, place in places.items()}
-    settings: dict[str, Any] = {"label_column": "label", "validation_fraction": 0.1, "test_fraction": 0.3, "shards": 8}
-    settings |= {"seed": 0, "image_size": "", "drop_columns": ()}
+    options: dict[str, Any] = {"split": _SPLIT}
     for rounds, fix in enumerate([{}, *rows.fixes]):
-        settings |= fix
-        options = parse_options(**settings)
+        options |= fix
         try:
-            return prepare(str(folder / "table.csv"), options, datasets, str(folder / "overview.html")), rounds
-        except ValueError:
+            prepare(folder, folder / "table.csv", **options)
+        except SystemExit:
             if rounds == len(rows.fixes):
                 raise
+        else:
+            return rounds
     raise AssertionError
 
 
-def _train(folder: Path, parameters: Mapping[str, Any]) -> float:
-    """Train on a prepared table, and return the seconds."""
+def _train(folder: Path) -> str:
+    """Train on a prepared table, and return the score on its test rows and the seconds of the training."""
     request = Request(
         train_uri=f"{folder}/train",
         model_uri=f"{folder}/model",
         train_specification={"trainer": "keras_classifier"},
-        train_parameters=dict(parameters),
         distribution_specification={"distribution_type": "Job"},
         identity=(str(folder),),
     )
     started = time.monotonic()
     launch(request, LocalRunner(), lambda entry: None)
-    return time.monotonic() - started
-
-
-def _predictions(folder: Path) -> list[Any]:
-    """Return the answer for each test row, in their order."""
-    request = parse_request(
-        model=None,
-        model_uri=f"{folder}/model",
-        dataset=f"{folder}/test",
-        source="",
-        key_columns=[],
-        csv_format={},
-        on_bad_row="refuse",
-        probabilities=False,
+    seconds = time.monotonic() - started
+    score, _ = evaluate(
+        artifact(dsl.Model, folder / "model"),
+        artifact(dsl.Dataset, folder / "test"),
+        artifact(dsl.Metrics, folder / "metrics"),
+        artifact(dsl.ClassificationMetrics, folder / "classification_metrics"),
+        artifact(dsl.HTML, folder / "report"),
     )
-    run_prediction(request, SimpleNamespace(path=f"{folder}/predictions", uri="", metadata={}))  # type: ignore[arg-type]
-    parts = sorted((folder / "predictions").glob("*.parquet"))
-    answers: list[Any] = pq.read_table(parts, columns=["prediction"])["prediction"].to_pylist()
-    return answers
+    return f"{score:.3f}, {seconds:.1f} s"
 
 
-def _rows(folder: Path, manifest: DatasetManifest) -> tuple[NDArray[Any], NDArray[Any]]:
-    inputs, labels = zip(*read_batches(folder, manifest), strict=True)
+def _rows(folder: Path) -> tuple[NDArray[Any], NDArray[Any]]:
+    inputs, labels = zip(*read_batches(folder, read_manifest(str(folder))), strict=True)
     return np.concatenate(inputs), np.concatenate(labels)
 
 
@@ -203,41 +183,42 @@ def _scikit_learn(kind: Any, train: Any, test: Any) -> str:  # noqa: ANN401
 
 
 def _compared(name: str, rows: _Table) -> list[str]:
+    """Return the cells of a table."""
     with tempfile.TemporaryDirectory() as temporary, redirect_stdout(StringIO()):
         folder = Path(temporary)
-        manifests, rounds = _prepare(rows, folder)
-        seconds = _train(folder, {})
-        label = manifests["train"].label
-        train, test = (_rows(folder / split, manifests[split]) for split in ("train", "test"))
-        answers = _predictions(folder)
-        if label.task == "regression":
-            score = r2_score(test[1], answers)
-            scale = (train[1].mean(), train[1].std())
-            boosting, network = HistGradientBoostingRegressor(random_state=0), MLPRegressor(random_state=0)
-            scaled = [(inputs, (labels - scale[0]) / scale[1]) for inputs, labels in (train, test)]
-        else:
-            score = accuracy_score([label.classes[index] for index in test[1]], answers)
-            boosting, network = HistGradientBoostingClassifier(random_state=0), MLPClassifier(random_state=0)
-            scaled = [train, test]
-        trees = _scikit_learn(boosting, train, test)
-        filled = [(np.nan_to_num(inputs), labels) for inputs, labels in scaled]
-        perceptron = _scikit_learn(make_pipeline(StandardScaler(), network), *filled)
-    kind = "R²" if label.task == "regression" else "accuracy"
-    size = f"{len(rows.columns['label']):,} x {len(manifests['train'].columns)}"
-    return [name, size, kind, f"{score:.3f}, {seconds:.1f} s", trees, perceptron, str(rounds)]
+        rounds, ours = _prepare(rows, folder), _train(folder)
+        manifest, (train, test) = (
+            read_manifest(f"{folder}/train"),
+            (_rows(folder / split) for split in ("train", "test")),
+        )
+    boosting, network, scaled = (
+        HistGradientBoostingClassifier(random_state=0),
+        MLPClassifier(random_state=0),
+        [train, test],
+    )
+    is_regression = manifest.label.task == "regression"
+    if is_regression:
+        mean, deviation = train[1].mean(), train[1].std()
+        boosting, network = HistGradientBoostingRegressor(random_state=0), MLPRegressor(random_state=0)
+        scaled = [(inputs, (labels - mean) / deviation) for inputs, labels in (train, test)]
+    trees = _scikit_learn(boosting, train, test)
+    filled = [(np.nan_to_num(inputs), labels) for inputs, labels in scaled]
+    perceptron = _scikit_learn(make_pipeline(StandardScaler(), network), *filled)
+    size = f"{len(rows.columns['label']):,} x {len(manifest.columns)}"
+    cells = [name, size, "R²" if is_regression else "accuracy", ours, trees, perceptron, str(rounds)]
+    log(" | ".join(cells))
+    return cells
 
 
 def main() -> None:
-    """Run the benchmark from the command line. Arguments are names of tables; default: all."""
-    chosen = {name: rows for name, rows in _tables().items() if name in sys.argv[1:] or not sys.argv[1:]}
-    headings = ["table", "rows and inputs", "score", "keras_classifier", "HistGradientBoosting", "MLP", "rounds"]
-    rows = table(headings, [_compared(name, found) for name, found in chosen.items()])
-    print(rows)
-    if not sys.argv[1:]:
-        text = _TEXT.format(
-            day=date.today().isoformat(), python=sys.version.split()[0], sklearn=version("scikit-learn"), rows=rows
-        )
-        _PAGE.write_text(text, encoding="utf-8")
+    """Measure, print the table and write the page."""
+    arguments = parser(__doc__, "public_tables.md")
+    arguments.add_argument("--table", action="append", help="only this table, by its name; repeatable")
+    options = arguments.parse_args()
+    rows = [_compared(name, found) for name, found in _tables().items() if name in (options.table or [name])]
+    columns = ["table", "rows and inputs", "score", "keras_classifier", "HistGradientBoosting", "MLP", "rounds"]
+    first = header("bench-public-tables", installed("scikit-learn", "tensorflow-cpu"), "columns")
+    write_page(options.page, _TEXT.format(header=first, table=table(columns, rows)))
 
 
 if __name__ == "__main__":

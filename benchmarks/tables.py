@@ -1,31 +1,19 @@
-"""Measure `prepare_data` with tables of 2 million rows beside what other programs need for the same rows.
+"""Measure `prepare_data` with tables of 2 million rows beside what other programs need for the same rows."""
 
-`make bench-tables` prints the results and writes benchmarks/tables.md.
-"""
-
-import json
-import platform
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from datetime import date
-from importlib.metadata import version
-from os import cpu_count
+from functools import partial
 from pathlib import Path
 
-from measure import table
+from measure import Measured, header, installed, measure, parser, spread, table, take_turns, write_page
 
-_ROWS = 2_000_000
-_RUNS = 5
-_PAGE = Path(__file__).with_suffix(".md")
 _TEXT = """\
 # Tables in prepare_data
 
-`make bench-tables` runs these measurements and writes this page. Latest run: {day}, Python {python}, pyarrow {pyarrow},
-scikit-learn {sklearn}, {cores} cores of a shared machine. Compare the columns of one run, not different runs.
+{header}
 
 A table of {rows:,} rows and 20 columns: 18 of numbers, one of texts, and a label of three classes. Each program is a
 new process, and the programs take turns. The cells are medians of {runs} runs with the shortest and the longest, and
@@ -41,7 +29,6 @@ the peak memory of the process. The time does not include the start of Python an
 """
 
 _PREPARE = """
-from pathlib import Path
 from types import SimpleNamespace
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.prepare import prepare
@@ -73,19 +60,15 @@ def work(source, folder):
         pyarrow.parquet.write_table(rows.take(index), folder / f"{name}.parquet")
 """
 
-_MEASURE = """
-import contextlib, json, resource, sys, time
+_TIMED = """
+import json, sys, time
 from pathlib import Path
-source, folder = map(Path, sys.argv[1:])
 begin = time.perf_counter()
-with contextlib.redirect_stdout(sys.stderr):
-    work(source, folder)
-seconds = time.perf_counter() - begin
-print(json.dumps([seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]))
+work(*map(Path, sys.argv[1:]))
+print(json.dumps([time.perf_counter() - begin]))
 """
 
 _PROGRAMS = {"prepare_data": _PREPARE, "pyarrow": _PYARROW, "scikit-learn": _SKLEARN}
-
 
 _WRITE = """
 import sys
@@ -103,58 +86,37 @@ pa.parquet.write_table(table, folder / "rows.parquet")
 """
 
 
-def write_tables(folder: Path) -> dict[str, Path]:
-    """Write the table as CSV and as Parquet, in another process: a new process begins with the peak of its parent."""
-    subprocess.run([sys.executable, "-c", _WRITE, str(_ROWS), folder], check=True)
-    return {"CSV": folder / "rows.csv", "Parquet": folder / "rows.parquet"}
-
-
-def run(program: str, source: Path, folder: Path) -> tuple[float, float]:
-    """Run a program on a source; return its seconds and its peak memory in MiB."""
-    done = subprocess.run(
-        [sys.executable, "-c", program + _MEASURE, source, folder], check=True, capture_output=True, text=True
-    )
+def _run(program: str, source: Path, folder: Path, run: int) -> Measured:
+    measured = measure([sys.executable, "-c", program + _TIMED, source, folder])
     shutil.rmtree(folder)
-    seconds, mebibytes = json.loads(done.stdout)
-    return seconds, mebibytes
+    return measured
 
 
-def tables(folder: Path, log: Callable[[str], None] = print) -> str:
-    """Return the table of the measurements."""
-    lines = []
-    for name, source in write_tables(folder).items():
-        measured: dict[str, list[tuple[float, float]]] = {program: [] for program in _PROGRAMS}
-        for _ in range(_RUNS):
-            for program, code in _PROGRAMS.items():
-                measured[program].append(run(code, source, folder / "out"))
-                log(f"{name}, {program}: {measured[program][-1][0]:.2f} s")
-        medians = {program: statistics.median(seconds for seconds, _ in runs) for program, runs in measured.items()}
-        share = medians["pyarrow"] / medians["prepare_data"]
-        lines.append([name, *(map(_text, measured.values())), f"{share:.0%}"])
-    return table(["source", *_PROGRAMS, "rows/s of prepare_data / pyarrow"], lines)
-
-
-def _text(runs: list[tuple[float, float]]) -> str:
-    seconds = [seconds for seconds, _ in runs]
-    peak = max(mebibytes for _, mebibytes in runs)
-    return f"{statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f}), {peak:.0f} MiB"
+def _row(name: str, runs: dict[str, list[Measured]]) -> list[str]:
+    seconds = {program: [run.printed[0] for run in of_program] for program, of_program in runs.items()}
+    share = statistics.median(seconds["pyarrow"]) / statistics.median(seconds["prepare_data"])
+    cells = [f"{spread(seconds[program])}, {max(run.peak_mib for run in runs[program]):.0f} MiB" for program in runs]
+    return [name, *cells, f"{share:.0%}"]
 
 
 def main() -> None:
     """Measure, print the table and write the page."""
-    with tempfile.TemporaryDirectory() as folder:
-        text = _TEXT.format(
-            day=date.today(),
-            python=platform.python_version(),
-            pyarrow=version("pyarrow"),
-            sklearn=version("scikit-learn"),
-            cores=cpu_count(),
-            rows=_ROWS,
-            runs=_RUNS,
-            table=tables(Path(folder)),
-        )
-    print(text)
-    _PAGE.write_text(text)
+    arguments = parser(__doc__, "tables.md", runs=5)
+    arguments.add_argument("--rows", type=int, default=2_000_000, help="rows of the table (default: 2 million)")
+    options, rows = arguments.parse_args(), []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        subprocess.run([sys.executable, "-c", _WRITE, str(options.rows), folder], check=True)
+        for kind, file in {"CSV": "rows.csv", "Parquet": "rows.parquet"}.items():
+            ways = {way: partial(_run, code, folder / file, folder / "out") for way, code in _PROGRAMS.items()}
+            rows.append(_row(kind, take_turns(ways, options.runs)))
+    text = _TEXT.format(
+        header=header("bench-tables", installed("pyarrow", "scikit-learn"), "columns"),
+        rows=options.rows,
+        runs=options.runs,
+        table=table(["source", *_PROGRAMS, "rows/s of prepare_data / pyarrow"], rows),
+    )
+    write_page(options.page, text)
 
 
 if __name__ == "__main__":

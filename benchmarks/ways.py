@@ -1,18 +1,15 @@
-"""Measure each distribution strategy by the number of processes, and write benchmarks/ways.md: `make bench-ways`."""
+"""Measure each distribution strategy by the number of processes."""
 
 import os
-import platform
 import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import date
 from pathlib import Path
 
 import numpy as np
-from measure import table
-from prepare import digits_file
-from training import prepare
+from measure import header, installed, log, parser, table, write_page
+from prepared_data import prepare, write_digits
 
 from kfp_distributed.components.train.run.launch import launch
 from kfp_distributed.components.train.run.log_entry import LogEntry
@@ -20,17 +17,17 @@ from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.interpreter import find_python
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.tell.step_log import StepLog
+from kfp_distributed.trainers.runtime.data_loading.feed import read_manifest
 
-_FILE, _EXAMPLES = Path(__file__).parent / "ways.md", Path(__file__).parents[1] / "examples"
+_EXAMPLES = Path(__file__).parents[1] / "examples"
 _EPOCHS, _BATCH = 6, 240
 _USERS, _WIDTH = 18_000, 16
 _NETWORK = {"hidden_units": [512, 512]}
 _TEXT = """\
 # The cost of each distribution strategy
 
-`make bench-ways` runs these measurements and writes this page. Latest run: {day}, Python {python}, {cores} cores of a
-shared machine. With more processes than cores, more processes do not make the training faster here. Compare what each
-strategy adds.
+{header} With more processes than cores, more processes do not make the training faster here. Compare what each strategy
+adds.
 
 The data are the digits ten times over, {rows:,} rows. The network is 64-512-512-10, with {parameters:,} parameters and
 {size:.1f} MB of gradients for each step. An update uses {batch} rows over all ranks (with parameter servers: {batch}
@@ -98,27 +95,31 @@ def _pytorch(ranks: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """Run the benchmark from the command line."""
+    """Measure, print the table and write the page."""
+    arguments = parser(__doc__, "ways.md")
+    arguments.add_argument("--strategy", action="append", help="only this strategy, by its name; repeatable")
+    options, rows = arguments.parse_args(), []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _use_tcp(folder)
         data = {
-            "digits": prepare(folder / "digits", digits_file(folder / "digits.npz", 10)),
+            "digits": prepare(folder / "digits", write_digits(folder / "digits.npz", 10)),
             "users": prepare(folder / "users", _users_file(folder / "users.csv")),
         }
-        lines = []
         for strategy, by_number in _trainings().items():
             for number, training in by_number.items():
-                cells = _measure(data[training.data], folder / f"{strategy}-{number}", training)
-                lines.append([strategy, str(number), *cells])
-                print(lines[-1], flush=True)
-        rows = _rows(data["digits"])
-    header = ["strategy", "processes", "steps/s", "exchanged for each epoch", "epoch", "total"]
+                if strategy in (options.strategy or [strategy]):
+                    cells = _run(data[training.data], folder / f"{strategy}-{number}", training)
+                    rows.append([strategy, str(number), *cells])
+                    log(" | ".join(rows[-1]))
+        size = read_manifest(str(data["digits"] / "train")).rows
+    write_page(options.page, _page(size, rows))
+
+
+def _page(rows: int, lines: list[list[str]]) -> str:
     parameters = 64 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10
-    text = _TEXT.format(
-        day=date.today().isoformat(),
-        python=platform.python_version(),
-        cores=os.cpu_count(),
+    return _TEXT.format(
+        header=header("bench-ways", installed("tensorflow-cpu")),
         rows=rows,
         parameters=parameters,
         size=parameters * 4 / 1e6,
@@ -128,10 +129,8 @@ def main() -> None:
         users=_USERS,
         width=_WIDTH,
         table_size=_USERS * _WIDTH * 4 / 1e6,
-        table=table(header, lines),
+        table=table(["strategy", "processes", "steps/s", "exchanged for each epoch", "epoch", "total"], lines),
     )
-    _FILE.write_text(text, encoding="utf-8")
-    print(text)
 
 
 def _users_file(file: Path) -> Path:
@@ -143,7 +142,7 @@ def _users_file(file: Path) -> Path:
     return file
 
 
-def _measure(data: Path, folder: Path, training: _Training) -> list[str]:
+def _run(data: Path, folder: Path, training: _Training) -> list[str]:
     """Run a training. Return steps/s, exchanged bytes and seconds of an epoch, and the total seconds."""
     folder.mkdir()
     request = Request(
@@ -167,14 +166,8 @@ def _measure(data: Path, folder: Path, training: _Training) -> list[str]:
     total = time.monotonic() - started
     (first, sent_first), (last, sent_last) = ends[0], ends[-1]
     epoch, exchanged = (last - first) / (_EPOCHS - 1), (sent_last - sent_first) / (_EPOCHS - 1)
-    steps = _rows(data) / _BATCH / epoch
+    steps = read_manifest(str(data / "train")).rows / _BATCH / epoch
     return [f"{steps:.1f}", f"{exchanged / 1e6:.1f} MB", f"{epoch:.2f} s", f"{total:.1f} s"]
-
-
-def _rows(data: Path) -> int:
-    from kfp_distributed.trainers.runtime.data_loading.feed import read_manifest
-
-    return read_manifest(str(data / "train")).rows
 
 
 def _loopback_bytes() -> int:

@@ -1,0 +1,136 @@
+"""Measure what the `train` step adds on one machine to the same training started by hand."""
+
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from by_hand import PROGRAMS, TRAININGS, Training, run_by_hand, run_by_step
+from measure import header, installed, measure, parser, spread, table, take_turns, write_page
+from prepared_data import prepare
+
+_TEXT = """\
+# Benchmarks on one machine
+
+{header}
+
+Other measurements:
+
+- [cluster.md](cluster.md): the step on a cluster, compared with `kubectl apply` and `kubectl wait` and with the polling
+  loop of the public SDK, and the start of a step;
+- [generations.md](generations.md): the jobs of both operators, beside each other and the Kubeflow SDK;
+- [logs.md](logs.md): the logs of up to 1,000 replicas;
+- [ways.md](ways.md): the cost of each distribution strategy;
+- [tables.md](tables.md): `prepare_data` with 2 million rows, beside pyarrow and scikit-learn;
+- [public_tables.md](public_tables.md): the built-in trainer on public tables, beside scikit-learn;
+- [large.md](large.md): `prepare_data` with sources of 10 GB, beside dask.dataframe;
+- [feeding.md](feeding.md): how fast trainers read rows, beside other ways to read the same rows;
+- [checkpoint_pause.md](checkpoint_pause.md): how long a checkpoint of 2 GB stops the training;
+- [export.md](export.md): uploads and copies of models, beside s5cmd and rclone;
+- [overview.md](overview.md): the time in which `prepare_data` draws its overview;
+- [soak.md](soak.md): small trainings with random faults.
+
+## The train step
+
+The same replicas with the same TF_CONFIG, started by the step's `launch` and by hand, in alternating order. The cells
+are medians of {runs} runs, with the shortest and the longest. *Added* is the difference of the medians. *Added,
+shortest runs* is the difference of the shortest runs, because other programs on the machine only make runs longer. The
+goal is at most 3 % and 1 s.
+
+{trainings}
+
+## Programs that do not use this library
+
+The scripts of benchmarks/programs, started by the step and by their usual launcher, measured in the same way with
+{program_runs} runs each. The goal is the same. The scripts do not use the autotuning of tf.data, which takes seconds to
+stop in some runs.
+
+{programs}
+
+## Import and compilation
+
+Times of whole processes; medians of {runs} runs, after one that is not counted.
+
+{startup}
+"""
+
+_ADDED = ("added", "added, shortest runs", "goal")
+_COMPILE_ALONE = """\
+from kfp import compiler, dsl
+@dsl.component(base_image="python:3.11")
+def step(x: int = 1) -> int:
+    return x
+@dsl.pipeline
+def four_steps():
+    step(x=step(x=step(x=step().output).output).output)
+compiler.Compiler().compile(four_steps, __file__ + ".yaml")
+"""
+_COMPILE = """\
+from kfp import compiler
+from kfp_distributed.pipelines.train_and_export import train_and_export
+compiler.Compiler().compile(train_and_export, __file__ + ".yaml")
+"""
+_STARTUP = {
+    "import": {
+        "kfp-distributed": "from kfp_distributed.components import prepare_data, train",
+        "kfp alone": "from kfp import dsl, compiler",
+    },
+    "import and compile a pipeline of four steps": {"kfp-distributed": _COMPILE, "kfp alone": _COMPILE_ALONE},
+}
+"""The programs of each row by column."""
+
+
+def _startup_row(name: str, programs: dict[str, str], folder: Path, runs: int) -> list[str]:
+    def start(code: str) -> Callable[[int], float]:
+        file = folder / f"{abs(hash(code))}.py"  # kfp reads the source of a component from its file.
+        file.write_text(code, encoding="utf-8")
+        return lambda run: measure([sys.executable, file]).seconds
+
+    # The first run writes the caches of Python.
+    seconds = take_turns({column: start(code) for column, code in programs.items()}, runs + 1)
+    return [name, *(f"{statistics.median(times[1:]):.2f} s" for times in seconds.values())]
+
+
+def _training_row(training: Training, data: Path, folder: Path, runs: int) -> list[str]:
+    """Return the cells of a training: the seconds by the step and by hand, what is added, and the goal."""
+    ways = {
+        "train step": lambda run: run_by_step(training, data, folder / f"{run}-step"),
+        "by hand": lambda run: run_by_hand(training, data, folder / f"{run}-hand"),
+    }
+    step, hand = take_turns(ways, runs).values()
+    added = (statistics.median(step) - statistics.median(hand), min(step) - min(hand))
+    goal = f"{0.03 * statistics.median(hand) + 1:.1f} s"
+    cells = [spread(step, form=".1f"), spread(hand, form=".1f"), *training.launcher]
+    return [training.name, *cells, *(f"{difference:+.1f} s" for difference in added), goal]
+
+
+def main() -> None:
+    """Run the benchmarks of one machine."""
+    arguments = parser(__doc__, "README.md", runs=3)
+    arguments.add_argument("--program-runs", type=int, default=9, help="runs of each script (default: 9)")
+    arguments.add_argument("--trainings", type=int, help="only so many of the trainings and of the scripts")
+    options = arguments.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        startup = [_startup_row(row, programs, folder, options.runs) for row, programs in _STARTUP.items()]
+        data = prepare(folder / "digits")
+        trainings, programs = (
+            [_training_row(training, data, folder / training.name, runs) for training in chosen[: options.trainings]]
+            for chosen, runs in ((TRAININGS, options.runs), (PROGRAMS, options.program_runs))
+        )
+    text = _TEXT.format(
+        header=header("bench", installed("kfp", "tensorflow-cpu"), "columns"),
+        runs=options.runs,
+        program_runs=options.program_runs,
+        startup=table(["", "kfp-distributed", "kfp alone"], startup),
+        trainings=table(["training of 10 epochs on digits", "train step", "by hand", *_ADDED], trainings),
+        programs=table(
+            ["program of 600 steps on 2 ranks", "train step", "by hand", "usual launcher", *_ADDED], programs
+        ),
+    )
+    write_page(options.page, text)
+
+
+if __name__ == "__main__":
+    main()
