@@ -11,14 +11,14 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from compiled import Run, executors, step_command
 from kubernetes import client
-from measure import table
+from measure import spread, table, take_turns
 from minio import Minio
-from packed import COMMIT, has_packed, write_packed_specs
 
 from kfp_distributed.components import Delivery
 from kfp_distributed.pipelines.specs import write_specs
@@ -26,7 +26,6 @@ from kfp_distributed.storage import credentials_from_environment
 
 _REPOSITORY = Path(__file__).parents[1]
 _ACCOUNT = "pipeline-runner"
-_PACKED = f"archive in the YAML (commit {COMMIT[:7]})"
 _CREATION = "from the first line to the creation of the job"
 _TIMEOUT_SECONDS = 600.0
 """A busy package index may take minutes."""
@@ -78,17 +77,15 @@ def step_start_table(namespace: str, image: str, runs: int = 3) -> str:
     core.create_namespaced_service_account(namespace, {"metadata": {"name": _ACCOUNT}})
     install = ["install", "--namespace", namespace, "--service-account", _ACCOUNT]
     subprocess.run([sys.executable, "-m", "kfp_distributed.cli.main", *install], check=True)
-    starts: dict[str, list[StepStart]] = {}
+
+    def start(folder: Path, run: int) -> StepStart:
+        return _start(core, namespace, _pod(folder, namespace, image))
+
     with tempfile.TemporaryDirectory() as scratch:
         folders = _compile(Path(scratch), namespace, image)
-        for _ in range(runs):
-            for delivery, folder in folders.items():
-                start = _start(core, namespace, _pod(folder, namespace, image))
-                starts.setdefault(delivery, []).append(start)
-                print(f"{delivery}: {start}", flush=True)
+        starts = take_turns({delivery: partial(start, folder) for delivery, folder in folders.items()}, runs)
     rows = [[delivery, *_cells(measured)] for delivery, measured in starts.items()]
-    note = "" if _PACKED in starts else f"\n\nThe clone has no commit {COMMIT[:7]}, so its archive is not compared."
-    return table(["delivery", "until the first line", "of which pip", "of which other time", _CREATION], rows) + note
+    return table(["delivery", "until the first line", "of which pip", "of which other time", _CREATION], rows)
 
 
 def _compile(scratch: Path, namespace: str, image: str) -> dict[str, Path]:
@@ -101,9 +98,6 @@ def _compile(scratch: Path, namespace: str, image: str) -> dict[str, Path]:
     folders = {delivery: scratch / delivery for delivery in deliveries}
     for delivery, folder in folders.items():
         write_specs(folder, deliveries[delivery])
-    if has_packed():
-        folders[_PACKED] = scratch / "packed"
-        write_packed_specs(folders[_PACKED])
     return folders
 
 
@@ -165,7 +159,7 @@ def _pod(specs: Path, namespace: str, image: str) -> dict[str, Any]:
 def _with_marks(command: Sequence[str]) -> list[str]:
     """Return the command of a step with an `echo` or `print` at each measured moment without a log line."""
     words = [*command]
-    # With an archive, pip installs all packages before this command. With a package, it installs the library.
+    # With a package, pip installs the library before this command.
     words[2] = words[2].replace('"$0" "$@"', f'echo {_INSTALLED} && "$0" "$@"')
     words[2] = words[2].replace("\nprogram_path=", f"\necho {_INSTALLED}\nprogram_path=")
     program = words.index("--executor_input") - 1
@@ -220,13 +214,5 @@ def _cells(starts: Sequence[StepStart]) -> list[str]:
     pip, first_line, creation = (list(column) for column in zip(*starts, strict=True))
     rest = [start.first_line - start.pip for start in starts]
     share = statistics.median(start.pip / start.first_line for start in starts)
-    return [
-        _spread(first_line),
-        f"{_spread(pip)}, {share:.0%}" if any(pip) else "none",
-        _spread(rest),
-        _spread(creation),
-    ]
-
-
-def _spread(seconds: Sequence[float]) -> str:
-    return f"{statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f})"
+    of_pip = f"{spread(pip)}, {share:.0%}" if any(pip) else "none"
+    return [spread(first_line), of_pip, spread(rest), spread(creation)]

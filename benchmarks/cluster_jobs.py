@@ -1,0 +1,122 @@
+"""What the benchmarks of a cluster share: a namespace, a request of the step, and the times of a job."""
+
+import contextlib
+import io
+import json
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kubernetes import client, config
+from prepared_data import prepare
+
+from kfp_distributed.cluster_api.configuration import connect
+from kfp_distributed.components.train.describe.manifests import JOB_LABEL
+from kfp_distributed.components.train.run.request import Request
+from kfp_distributed.storage import open_store
+
+_SECRET = "mlpipeline-minio-artifact"
+_ENDS = ("Succeeded", "Complete", "Failed")
+WHERE = "one node with 2 cores of a shared machine"
+"""The cluster, for the header of a page."""
+
+
+@contextlib.contextmanager
+def benchmark_namespace() -> Iterator[str]:
+    """Create a namespace with the object store's Secret, and a bucket of the same name with the digits dataset.
+
+    At the end, all objects of the bucket and the namespace are deleted.
+    """
+    config.load_config()
+    core, name = client.CoreV1Api(), f"kfp-distributed-{uuid.uuid4().hex[:8]}"
+    secret = core.read_namespaced_secret(_SECRET, "kubeflow").data
+    core.create_namespace({"metadata": {"name": name}})
+    store = open_store(f"s3://{name}")
+    try:
+        core.create_namespaced_secret(name, {"metadata": {"name": _SECRET}, "data": secret})
+        store.make_bucket()
+        with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stdout(io.StringIO()):
+            store.upload_folder(prepare(Path(scratch)) / "train", "train_dataset")
+        yield name
+    finally:
+        store.delete([entry.key for entry in store.list()])
+        core.delete_namespace(name)
+
+
+def function_request(
+    bucket: str, source: str, image: str, parameters: Mapping[str, Any], distribution: Mapping[str, Any]
+) -> Request:
+    """Return the request of a new training by the function `fit` of a source, on the bucket of a benchmark."""
+    number = uuid.uuid4().hex[:8]
+    return Request(
+        train_uri=f"s3://{bucket}/train_dataset",
+        model_uri=f"s3://{bucket}/models/{number}",
+        checkpoint_uri=f"s3://{bucket}/checkpoints",
+        train_specification={"function": "fit", "source": source, "image": image},
+        train_parameters=dict(parameters),
+        distribution_specification=dict(distribution),
+        identity=(number,),
+    )
+
+
+class Times(NamedTuple):
+    """Seconds of one run: until the job exists, from its end and its last pod's end to the return, and in total."""
+
+    before: float
+    after: float
+    last_pod: float
+    total: float
+
+
+class JobLife:
+    """Threads that record when a job exists, when its last pod ends and when its operator has recorded its end."""
+
+    def __init__(self, namespace: str, resource: tuple[str, str], name: str, pods: str = JOB_LABEL) -> None:
+        """Start the threads.
+
+        Args:
+            namespace: Namespace of the job.
+            resource: "group/version" and plural of the job.
+            name: Name of the job.
+            pods: Label of the pods whose value is the name of the job.
+        """
+        version, plural = resource
+        self._api = connect(namespace)
+        self._path, self._pods = (
+            f"/apis/{version}/namespaces/{namespace}/{plural}",
+            f"/api/v1/namespaces/{namespace}/pods",
+        )
+        self._name, self._label = name, pods
+        self.begin = self.end = self.last_pod = 0.0
+        self._job_thread = threading.Thread(target=self._watch_job, daemon=True)
+        self._job_thread.start()
+        threading.Thread(target=self._watch_pods, daemon=True).start()
+
+    def times(self, started: float, returned: float) -> Times:
+        """Return the times of a run."""
+        self._job_thread.join(10)
+        return Times(self.begin - started, returned - self.end, returned - self.last_pod, returned - started)
+
+    def _watch_job(self) -> None:
+        for job in self._changes(self._path, "fieldSelector", f"metadata.name={self._name}"):
+            self.begin = self.begin or time.monotonic()
+            conditions = job.get("status", {}).get("conditions") or []
+            if any(condition["type"] in _ENDS and condition["status"] == "True" for condition in conditions):
+                self.end = time.monotonic()
+                return
+
+    def _watch_pods(self) -> None:
+        ended: set[str] = set()
+        for pod in self._changes(self._pods, "labelSelector", f"{self._label}={self._name}"):
+            name = pod["metadata"]["name"]
+            if name not in ended and pod["status"].get("phase") in ("Succeeded", "Failed"):
+                self.last_pod = time.monotonic()
+                ended.add(name)
+
+    def _changes(self, path: str, selector: str, value: str) -> Iterator[dict[str, Any]]:
+        for line in self._api.lines(path, {selector: value, "watch": "1"}, 600):
+            yield json.loads(line)["object"]
