@@ -55,8 +55,8 @@ between depends on the cluster, and varies by more than a second from run to run
 
 {totals}
 
-The time of the step starts after its imports, which take about a second ([README.md](README.md)). The time of kubectl
-includes the start of `kubectl apply`.
+The time of the step starts after its imports, which [the start of the step](#the-start-of-the-step) has. The time of
+kubectl includes the start of `kubectl apply`.
 
 Before it creates the job, the step checks permissions and validates all objects by a dry run of the API server. After
 the end of the job, it prints the last lines of the logs, verifies the model and deletes the job. A polling loop returns

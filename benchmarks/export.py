@@ -5,8 +5,6 @@ import random
 import statistics
 import sys
 import tempfile
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from functools import partial
 from operator import itemgetter
 from pathlib import Path
 
+import urllib3
 from comparators import program_version, s5cmd
 from measure import Measured, header, installed, log, measure, parser, spread, table, take_turns, write_page
 
@@ -116,21 +115,13 @@ def _write_files(folder: Path, scale: float) -> tuple[Path, Path]:
 @contextmanager
 def _object_store(folder: Path) -> Iterator[tuple[str, Credentials]]:
     """Yield the name and the credentials of the store of AWS_ENDPOINT_URL, or of a local one."""
-    if os.environ.get("AWS_ENDPOINT_URL"):
-        credentials = credentials_from_environment()
-        yield f"the server of AWS_ENDPOINT_URL ({_server_of(os.environ['AWS_ENDPOINT_URL'])})", credentials
+    if url := os.environ.get("AWS_ENDPOINT_URL"):
+        server = urllib3.request("GET", url).headers.get("Server", "unnamed")
+        yield f"the server of AWS_ENDPOINT_URL ({server})", credentials_from_environment()
         return
     (folder / "objects").mkdir()
-    with embedded_object_store(folder / "objects") as server:
-        yield "the embedded server, `rclone serve s3`", server.credentials()
-
-
-def _server_of(url: str) -> str:
-    try:
-        with urllib.request.urlopen(url) as response:
-            return response.headers.get("Server") or "unnamed"
-    except urllib.error.HTTPError as error:
-        return error.headers.get("Server") or "unnamed"
+    with embedded_object_store(folder / "objects") as local:
+        yield "the embedded server, `rclone serve s3`", local.credentials()
 
 
 def _environment_of(credentials: Credentials) -> dict[str, str]:
@@ -143,7 +134,6 @@ def _environment_of(credentials: Credentials) -> dict[str, str]:
         "AWS_SECRET_ACCESS_KEY": credentials.secret_key,
         "AWS_SESSION_TOKEN": credentials.session_token,
         "AWS_REGION": credentials.region or "us-east-1",
-        "S3_ENDPOINT_URL": url,
         "RCLONE_CONFIG": os.devnull,
         "RCLONE_S3_PROVIDER": "Other",
         "RCLONE_S3_ENDPOINT": url,
@@ -163,24 +153,23 @@ def _cases(large: Path, small: Path) -> list[_Case]:
     copy = [s5cmd(), "--log", "error", "cp"]
     fast = [rclone(), "copy", "--transfers", "16", "--s3-upload-concurrency", "8"]
 
-    def upload(what: str, source: Path, of_s5cmd: str) -> _Case:
+    def case(name: str, way: str, source: str, of_s5cmd: str, of_rclone: str) -> _Case:
         ways = {
-            _OURS: [*own, "upload", source, target],
+            _OURS: [*own, way, source, target],
             "s5cmd": [*copy, of_s5cmd, f"s3://{target}/"],
-            "rclone": [*fast, source, f":s3:{target}"],
+            "rclone": [*fast, of_rclone, f":s3:{target}"],
         }
-        return _Case(f"upload of {what}", str(source), ways)
+        return _Case(name, source, ways)
 
     def inside(what: str, source: str) -> _Case:
-        ways = {
-            _OURS: [*own, "copy", source, target],
-            "s5cmd": [*copy, f"s3://{source}/*", f"s3://{target}/"],
-            "rclone": [*fast, f":s3:{source}", f":s3:{target}"],
-        }
-        return _Case(f"copy of {what} in the store", source, ways)
+        return case(f"copy of {what} in the store", "copy", source, f"s3://{source}/*", f":s3:{source}")
 
-    uploads = [upload(one, large, str(large)), upload(many, small, f"{small}/")]
-    return [*uploads, inside(one, f"{stored}/large"), inside(many, f"{stored}/small")]
+    return [
+        case(f"upload of {one}", "upload", str(large), str(large), str(large)),
+        case(f"upload of {many}", "upload", str(small), f"{small}/", str(small)),
+        inside(one, f"{stored}/large"),
+        inside(many, f"{stored}/small"),
+    ]
 
 
 def _delete_all(credentials: Credentials, prefix: str = "") -> int:

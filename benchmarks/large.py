@@ -126,13 +126,18 @@ class _Peaks:
         return max((peak for found, peak in self.memory.values() if found == kind), default=0)
 
     def sample(self) -> None:
-        """Record the peaks so far of all descendants. The system keeps them, so no peak is missed."""
-        for process in psutil.Process().children(recursive=True):
-            with suppress(OSError, psutil.Error, ValueError, IndexError):
-                status = Path(f"/proc/{process.pid}/status").read_text()
-                peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024
-                kind = "driver" if process.cmdline()[1:2] == [self.program] else "worker"
-                self.memory[process.pid] = (kind, peak)
+        """Record the peaks so far. The system keeps them, so no peak is missed."""
+        with suppress(psutil.Error):
+            for driver in psutil.Process().children(recursive=True):
+                if driver.cmdline()[1:2] == [self.program]:
+                    self._record("driver", driver)
+                    for worker in driver.children(recursive=True):
+                        self._record("worker", worker)
+
+    def _record(self, kind: str, process: psutil.Process) -> None:
+        with suppress(OSError, ValueError, IndexError):
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            self.memory[process.pid] = (kind, int(status.partition("VmHWM:")[2].split()[0]) * 1024)
 
 
 @contextmanager

@@ -1,13 +1,11 @@
 """Measure what the `train` step adds on one machine to the same training started by hand."""
 
 import statistics
-import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 from by_hand import PROGRAMS, TRAININGS, Training, run_by_hand, run_by_step
-from measure import header, installed, measure, parser, spread, table, take_turns, write_page
+from measure import header, installed, parser, spread, table, take_turns, write_page
 from prepared_data import prepare
 
 _TEXT = """\
@@ -47,49 +45,9 @@ The scripts of benchmarks/programs, started by the step and by their usual launc
 stop in some runs.
 
 {programs}
-
-## Import and compilation
-
-Times of whole processes; medians of {runs} runs, after one that is not counted.
-
-{startup}
 """
 
 _ADDED = ("added", "added, shortest runs", "goal")
-_COMPILE_ALONE = """\
-from kfp import compiler, dsl
-@dsl.component(base_image="python:3.11")
-def step(x: int = 1) -> int:
-    return x
-@dsl.pipeline
-def four_steps():
-    step(x=step(x=step(x=step().output).output).output)
-compiler.Compiler().compile(four_steps, __file__ + ".yaml")
-"""
-_COMPILE = """\
-from kfp import compiler
-from kfp_distributed.pipelines.train_and_export import train_and_export
-compiler.Compiler().compile(train_and_export, __file__ + ".yaml")
-"""
-_STARTUP = {
-    "import": {
-        "kfp-distributed": "from kfp_distributed.components import prepare_data, train",
-        "kfp alone": "from kfp import dsl, compiler",
-    },
-    "import and compile a pipeline of four steps": {"kfp-distributed": _COMPILE, "kfp alone": _COMPILE_ALONE},
-}
-"""The programs of each row by column."""
-
-
-def _startup_row(name: str, programs: dict[str, str], folder: Path, runs: int) -> list[str]:
-    def start(code: str) -> Callable[[int], float]:
-        file = folder / f"{abs(hash(code))}.py"  # kfp reads the source of a component from its file.
-        file.write_text(code, encoding="utf-8")
-        return lambda run: measure([sys.executable, file]).seconds
-
-    # The first run writes the caches of Python.
-    seconds = take_turns({column: start(code) for column, code in programs.items()}, runs + 1)
-    return [name, *(f"{statistics.median(times[1:]):.2f} s" for times in seconds.values())]
 
 
 def _training_row(training: Training, data: Path, folder: Path, runs: int) -> list[str]:
@@ -113,7 +71,6 @@ def main() -> None:
     options = arguments.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        startup = [_startup_row(row, programs, folder, options.runs) for row, programs in _STARTUP.items()]
         data = prepare(folder / "digits")
         trainings, programs = (
             [_training_row(training, data, folder / training.name, runs) for training in chosen[: options.trainings]]
@@ -123,7 +80,6 @@ def main() -> None:
         header=header("bench", installed("kfp", "tensorflow-cpu"), "columns"),
         runs=options.runs,
         program_runs=options.program_runs,
-        startup=table(["", "kfp-distributed", "kfp alone"], startup),
         trainings=table(["training of 10 epochs on digits", "train step", "by hand", *_ADDED], trainings),
         programs=table(
             ["program of 600 steps on 2 ranks", "train step", "by hand", "usual launcher", *_ADDED], programs
