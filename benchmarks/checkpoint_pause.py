@@ -119,9 +119,10 @@ def main() -> None:
             for store, hangs in {"fast": 0, "hangs": options.hangs}.items():
                 cells = [_pause(way, size, hangs, Path(folder)) for way in _WAYS]
                 rows.append([f"{size / 10**9:g} GB", store, *cells])
-    cells = table(["checkpoint", "store", *_WAYS], rows)
+    measured = table(["checkpoint", "store", *_WAYS], rows)
     write_page(
-        options.page, _TEXT.format(header=header("bench-checkpoints", {}, "columns"), hangs=options.hangs, table=cells)
+        options.page,
+        _TEXT.format(header=header("bench-checkpoints", {}, "columns"), hangs=options.hangs, table=measured),
     )
 
 

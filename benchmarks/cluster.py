@@ -11,17 +11,16 @@ import json
 import subprocess
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
+from operator import sub
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 from cluster_jobs import WHERE, JobLife, Times, benchmark_namespace, function_request
 from comparators import SDK, python_of, version_of
 from measure import header, parser, spread, table, take_turns, write_page
 from step_start import step_start_table
 
-from kfp_distributed.cluster_api.client import ClusterApi
 from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.components.train.run.launch import launch
 from kfp_distributed.components.train.run.request import Request, plan_job
@@ -50,8 +49,8 @@ A TFJob with two idle workers takes {seconds} to {longest} s. The step, and `kub
 same manifest, run it in turn. The cells are medians of {runs} runs, with minimum and maximum. Goals: the step adds at
 most 0.3 s, and returns within 0.2 s after the operator has recorded the end of the job.
 
-Separate watches record when the job exists, when its last pod ends and when the operator has recorded the end. The time
-between depends on the cluster, and varies by more than a second from run to run. So compare the time before and after:
+A separate watch records when the job exists and when the operator has recorded its end. The time between depends on the
+cluster, and varies by more than a second from run to run. So compare the time before and after:
 
 {totals}
 
@@ -66,8 +65,6 @@ later after the end of the job:
 
 `wait_for_job_conditions` is that of kubeflow-training, whose default interval is 15 s. It starts to wait when
 `kubectl apply` has returned.
-
-Requests of the step to the API server for one job: {requests}.
 
 ## The start of the step
 
@@ -84,17 +81,6 @@ ConfigMap.
 """
 
 
-class _Counting(ClusterApi):
-    """Counts requests by kind."""
-
-    requests: ClassVar[Counter[str]] = Counter()
-
-    def _send(self, method: str, path: str, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
-        watches = "watch" in (arguments[1] or {}) if len(arguments) > 1 else False
-        self.requests["watch" if watches else "log" if path.endswith("/log") else method] += 1
-        return super()._send(method, path, *arguments, **options)
-
-
 class _Result(NamedTuple):
     """The times of one run, and the delay of the SDK in seconds by polling interval."""
 
@@ -109,11 +95,9 @@ def _request(bucket: str, image: str, seconds: int) -> Request:
 
 def _step(namespace: str, request: Request) -> _Result:
     """Run the step once."""
-    counting = _Counting(connect(namespace)._client.configuration, namespace)
-    _Counting.requests = Counter()
     life = JobLife(namespace, _TFJOBS, plan_job(request).name)
     started = time.monotonic()
-    launch(request, kubernetes_runner(counting, request.model_uri, log), lambda fact: None)
+    launch(request, kubernetes_runner(connect(namespace), request.model_uri, log), lambda fact: None)
     return _Result(life.times(started, time.monotonic()), {})
 
 
@@ -147,7 +131,7 @@ def _call_kubectl(namespace: str, *arguments: str) -> None:
 @contextlib.contextmanager
 def _sdk_waiter(namespace: str, interval: int) -> Iterator["subprocess.Popen[str]"]:
     """Start a process that has imported the SDK and reads the name of a job from its input."""
-    argv = [python_of(SDK), Path(__file__).parent / "sdk_programs.py", "wait", namespace, str(interval)]
+    argv = [str(python_of(SDK)), str(Path(__file__).parent / "sdk_programs.py"), "wait", namespace, str(interval)]
     waiter = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     waiter.stdout.readline()  # type: ignore[union-attr]
     try:
@@ -157,19 +141,13 @@ def _sdk_waiter(namespace: str, interval: int) -> Iterator["subprocess.Popen[str
 
 
 def _totals(step: list[_Result], kubectl: list[_Result]) -> str:
-    times = {name: [run.times for run in runs] for name, runs in (("step", step), ("kubectl", kubectl))}
-    pairs = zip(times["step"], times["kubectl"], strict=True)
-    added = [Times(*(our - their for our, their in zip(*pair, strict=True))) for pair in pairs]
+    ours, theirs = ([run.times for run in runs] for runs in (step, kubectl))
+    added = [Times(*map(sub, *pair)) for pair in zip(ours, theirs, strict=True)]
     rows = [
-        [name, *map(spread, zip(*of_row, strict=True)), spread([run.before + run.after for run in of_row])]
-        for name, of_row in {
-            "train step": times["step"],
-            "kubectl apply, kubectl wait": times["kubectl"],
-            "added": added,
-        }.items()
+        [name, *map(spread, zip(*times, strict=True)), spread([run.before + run.after for run in times])]
+        for name, times in (("train step", ours), ("kubectl apply, kubectl wait", theirs), ("added", added))
     ]
-    columns = ["until the job exists", "from its end to the return", "from the end of its last pod to the return"]
-    return table(["", *columns, "total", "before and after"], rows)
+    return table(["", "until the job exists", "from its end to the return", "total", "before and after"], rows)
 
 
 def main() -> None:
@@ -205,7 +183,6 @@ def main() -> None:
         start=start,
         totals=_totals(results["step"], results["kubectl"]),
         delays=table(["", "delay"], delays),
-        requests=", ".join(f"{count} {kind}" for kind, count in sorted(_Counting.requests.items())),
     )
     write_page(options.page, text)
 

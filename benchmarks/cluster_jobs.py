@@ -15,7 +15,6 @@ from kubernetes import client, config
 from prepared_data import prepare
 
 from kfp_distributed.cluster_api.configuration import connect
-from kfp_distributed.components.train.describe.manifests import JOB_LABEL
 from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.storage import open_store
 
@@ -64,59 +63,42 @@ def function_request(
 
 
 class Times(NamedTuple):
-    """Seconds of one run: until the job exists, from its end and its last pod's end to the return, and in total."""
+    """Seconds of one run: until the job exists, from its end to the return, and in total."""
 
     before: float
     after: float
-    last_pod: float
     total: float
 
 
-class JobLife:
-    """Threads that record when a job exists, when its last pod ends and when its operator has recorded its end."""
+class JobLife(threading.Thread):
+    """A thread that records when a job exists, and when its operator has recorded its end."""
 
-    def __init__(self, namespace: str, resource: tuple[str, str], name: str, pods: str = JOB_LABEL) -> None:
-        """Start the threads.
+    def __init__(self, namespace: str, resource: tuple[str, str], name: str) -> None:
+        """Start the thread.
 
         Args:
             namespace: Namespace of the job.
             resource: "group/version" and plural of the job.
             name: Name of the job.
-            pods: Label of the pods whose value is the name of the job.
         """
+        super().__init__(daemon=True)
         version, plural = resource
-        self._api = connect(namespace)
-        self._path, self._pods = (
-            f"/apis/{version}/namespaces/{namespace}/{plural}",
-            f"/api/v1/namespaces/{namespace}/pods",
-        )
-        self._name, self._label = name, pods
-        self.begin = self.end = self.last_pod = 0.0
-        self._job_thread = threading.Thread(target=self._watch_job, daemon=True)
-        self._job_thread.start()
-        threading.Thread(target=self._watch_pods, daemon=True).start()
+        self._api, self._job = connect(namespace), name
+        self._path = f"/apis/{version}/namespaces/{namespace}/{plural}"
+        self.begin = self.end = 0.0
+        self.start()
 
-    def times(self, started: float, returned: float) -> Times:
-        """Return the times of a run."""
-        self._job_thread.join(10)
-        return Times(self.begin - started, returned - self.end, returned - self.last_pod, returned - started)
-
-    def _watch_job(self) -> None:
-        for job in self._changes(self._path, "fieldSelector", f"metadata.name={self._name}"):
+    def run(self) -> None:
+        """Watch the job until it has ended."""
+        query = {"fieldSelector": f"metadata.name={self._job}", "watch": "1"}
+        for line in self._api.lines(self._path, query, 600):
             self.begin = self.begin or time.monotonic()
-            conditions = job.get("status", {}).get("conditions") or []
+            conditions = json.loads(line)["object"].get("status", {}).get("conditions") or []
             if any(condition["type"] in _ENDS and condition["status"] == "True" for condition in conditions):
                 self.end = time.monotonic()
                 return
 
-    def _watch_pods(self) -> None:
-        ended: set[str] = set()
-        for pod in self._changes(self._pods, "labelSelector", f"{self._label}={self._name}"):
-            name = pod["metadata"]["name"]
-            if name not in ended and pod["status"].get("phase") in ("Succeeded", "Failed"):
-                self.last_pod = time.monotonic()
-                ended.add(name)
-
-    def _changes(self, path: str, selector: str, value: str) -> Iterator[dict[str, Any]]:
-        for line in self._api.lines(path, {selector: value, "watch": "1"}, 600):
-            yield json.loads(line)["object"]
+    def times(self, started: float, returned: float) -> Times:
+        """Return the times of a run."""
+        self.join(10)
+        return Times(self.begin - started, returned - self.end, returned - started)

@@ -68,7 +68,8 @@ def s5cmd() -> Path:
 def program_version(*argv: str | Path) -> str:
     """Return the version that a program prints."""
     text = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    return (re.findall(r"[0-9]+[.][0-9.]+", text) or ["-"])[0]
+    found = re.search(r"[0-9]+[.][0-9.]+", text)
+    return found[0] if found else "-"
 
 
 def _environments() -> ModuleType:
@@ -85,7 +86,7 @@ def _create(requirements: list[str], folder: Path) -> None:
 def _create_on(python: Path, requirements: list[str], folder: Path) -> None:
     """Create a folder of packages, and a bin/python that starts another Python with them."""
     site, launcher = folder / "site", folder / "bin" / "python"
-    target = ["--no-deps", "--target", site, "--python-version", "3.13", "--only-binary", ":all:"]
+    target = ["--no-deps", "--target", str(site), "--python-version", "3.13", "--only-binary", ":all:"]
     subprocess.run([sys.executable, *_PIP, *target, *requirements], check=True)
     launcher.parent.mkdir()
     path = f"{shlex.quote(str(site))}${{PYTHONPATH:+:$PYTHONPATH}}"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import urllib3
 from comparators import program_version, s5cmd
-from measure import Measured, header, installed, log, measure, parser, spread, table, take_turns, write_page
+from measure import Command, Measured, header, installed, log, measure, parser, spread, table, take_turns, write_page
 
 from kfp_distributed.storage import embedded_object_store, open_store
 from kfp_distributed.storage.credentials import Credentials, credentials_from_environment
@@ -95,7 +95,7 @@ class _Case:
 
     name: str
     source: str
-    ways: Mapping[str, Sequence[str | Path]]
+    ways: Mapping[str, Command]
 
 
 def _write_files(folder: Path, scale: float) -> tuple[Path, Path]:
@@ -150,11 +150,11 @@ def _cases(large: Path, small: Path) -> list[_Case]:
     one, many = f"1 file of {size / 10**9:g} GB", f"{count:,} files of {_SMALL_BYTES // 1000} KB"
     target, stored = f"{_BUCKET}/target", f"{_BUCKET}/stored"
     own = [sys.executable, "-c", _PROGRAM]
-    copy = [s5cmd(), "--log", "error", "cp"]
+    copy = [str(s5cmd()), "--log", "error", "cp"]
     fast = [rclone(), "copy", "--transfers", "16", "--s3-upload-concurrency", "8"]
 
     def case(name: str, way: str, source: str, of_s5cmd: str, of_rclone: str) -> _Case:
-        ways = {
+        ways: dict[str, Command] = {
             _OURS: [*own, way, source, target],
             "s5cmd": [*copy, of_s5cmd, f"s3://{target}/"],
             "rclone": [*fast, of_rclone, f":s3:{target}"],
@@ -184,7 +184,7 @@ def _measure(case: _Case, runs: int, credentials: Credentials) -> dict[str, list
     """Run each program of a case, and delete its objects after each run."""
     counts, environment = set(), _environment_of(credentials)
 
-    def run(argv: Sequence[str | Path], number: int) -> Measured:
+    def run(argv: Command, number: int) -> Measured:
         os.sync()  # What an earlier run wrote is not written during this one.
         measured = measure(argv, environment)
         counts.add(_delete_all(credentials, "target"))

@@ -259,7 +259,9 @@ def main(name: str, rows: int, bucket: str) -> None:
             # The same for all ways, if they read the same rows.
             "mean": total / ((epochs + 1) * steps * BATCH),
         }
-    print(json.dumps(result))
+    print(json.dumps(result), flush=True)
+    # As trainers end: the end of the interpreter may wait forever for an iterator of tf.data.
+    os._exit(0)
 
 
 if __name__ == "__main__":

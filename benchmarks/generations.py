@@ -98,7 +98,7 @@ def _step(namespace: str, make: Callable[[], Request], run: int) -> _Result:
 
 def _sdk(namespace: str, image: str, error: str, run: int) -> _Result:
     """Run the SDK once."""
-    program = [python_of(TRAINER_SDK), Path(__file__).parent / "sdk_programs.py", "train"]
+    program = [str(python_of(TRAINER_SDK)), str(Path(__file__).parent / "sdk_programs.py"), "train"]
     argv = [*program, namespace, image, str(_SECONDS), error]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin
@@ -107,7 +107,7 @@ def _sdk(namespace: str, image: str, error: str, run: int) -> _Result:
         process.stdin.write("\n")
         process.stdin.flush()
         _, name, started = process.stdout.readline().split()
-        life = JobLife(namespace, _TRAINJOBS, name, pods="jobset.sigs.k8s.io/jobset-name")
+        life = JobLife(namespace, _TRAINJOBS, name)
         _, ended, text = process.stdout.readline().rstrip("\n").split(" ", 2)
         return _Result(life.times(float(started), float(ended)), text)
 
@@ -123,7 +123,7 @@ def _generations(namespace: str, images: Mapping[str, str], runs: int) -> str:
     }
     rows = []
     for names, results in take_turns(ways, runs).items():
-        before, after, _, total = zip(*(result.times for result in results), strict=True)
+        before, after, total = zip(*(result.times for result in results), strict=True)
         rows.append([*names, spread(before), spread(after), spread(total)])
     return table(["type", "object", "until the job exists", _AFTER, "total"], rows)
 
@@ -140,7 +140,7 @@ def _beside_sdk(namespace: str, images: Mapping[str, str], runs: int, error: str
 
 
 def _cells(results: Sequence[_Result], error: str) -> list[str]:
-    _, after, _, total = zip(*(result.times for result in results), strict=True)
+    _, after, total = zip(*(result.times for result in results), strict=True)
     shown = "yes" if all(error in result.failure for result in results) else "no"
     return [spread(after), spread(total), *([shown] if error else [])]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from comparators import SDK, python_of, version_of
-from measure import Measured, header, log, measure, parser, table, write_page
+from measure import Command, Measured, header, log, measure, parser, table, write_page
 from stub.stub_api import StubApi
 
 from kfp_distributed.cluster_api.client import LOG_CONNECTIONS
@@ -70,7 +70,7 @@ class _Result(NamedTuple):
 
 
 def _run(case: _Case) -> _Result:
-    programs = {"train step": [sys.executable, _FOLDER / "log_follower.py"]}
+    programs: dict[str, Command] = {"train step": [sys.executable, _FOLDER / "log_follower.py"]}
     if case.program == "public SDK":
         programs["public SDK"] = [python_of(SDK), _FOLDER / "sdk_programs.py", "follow"]
     stub = StubApi(case.lines, case.cut)

@@ -21,7 +21,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-_K, _T = TypeVar("_K"), TypeVar("_T")
+_K = TypeVar("_K")
+_T = TypeVar("_T")
+Command = Sequence[str | Path]
+"""A program and its arguments."""
+
 _FOLDER = Path(__file__).parent
 _LOAD = os.getloadavg()[0]
 
@@ -57,7 +61,7 @@ class Measured:
 
 
 def measure(
-    argv: Sequence[str | Path],
+    argv: Command,
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
     output: IO[bytes] | None = None,
@@ -79,11 +83,11 @@ def measure(
         streams = {"stdout": output or printed, "stderr": output or errors}
         subprocess.run(launch, env=environment, cwd=folder, pass_fds=[sender], check=True, **streams)  # type: ignore[call-overload]
         os.close(sender)
-        code, *figures = json.loads(reader.read())
+        code, seconds, ended, peak, cpu_seconds = json.loads(reader.read())
         if code:
             text = _end(output or printed) + ("" if output else _end(errors))
             raise RuntimeError(f"{argv} exited with {code}:\n{text}")
-        return Measured(*figures, printed=None if output else _last_json(printed))
+        return Measured(seconds, ended, peak, cpu_seconds, None if output else _last_json(printed))
 
 
 def _end(file: IO[bytes]) -> str:
@@ -109,7 +113,7 @@ def take_turns(ways: Mapping[_K, Callable[[int], _T]], runs: int) -> dict[_K, li
     """
     results: dict[_K, list[_T]] = {way: [] for way in ways}
     for run in range(runs):
-        for way in [*ways] if run % 2 == 0 else [*reversed(ways)]:
+        for way in [*ways] if run % 2 == 0 else [*reversed([*ways])]:
             results[way].append(ways[way](run))
             log(f"run {run + 1}, {way}: {results[way][-1]}")
     return results

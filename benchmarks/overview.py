@@ -12,10 +12,11 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
-from measure import header, installed, measure, parser, spread, table, take_turns, write_page
+from measure import Command, header, installed, measure, parser, spread, table, take_turns, write_page
 
 from kfp_distributed.components.prepare_data import prepare as preparation
 from kfp_distributed.components.prepare_data.preparation_options import Options
+from kfp_distributed.components.prepare_data.report.overview import overview_page
 
 # Columns and rows of the tables. 80 % of the rows are for training. The sample is complete with 20,000 training rows or
 # 16 MiB, so that more rows change nothing.
@@ -69,7 +70,7 @@ def _content(folder: Path, columns: int, rows: int) -> tuple[object, ...]:
     paths = {split: str(folder / split) for split in ("train", "validation", "test")}
     datasets = {split: SimpleNamespace(path=path, uri=path, metadata={}) for split, path in paths.items()}
     with (
-        mock.patch.object(preparation, "overview_page", wraps=preparation.overview_page) as drawn,
+        mock.patch.object(preparation, "overview_page", wraps=overview_page) as drawn,
         redirect_stdout(StringIO()),
     ):
         preparation.prepare(str(folder / "table.csv"), Options("label"), datasets, str(folder / "overview"))
@@ -81,7 +82,7 @@ def _row(columns: int, rows: int, runs: int) -> list[str]:
     with tempfile.TemporaryDirectory() as name:
         profile = Path(name, "profile.pickle")
         profile.write_bytes(pickle.dumps(_content(Path(name), columns, rows)))
-        program = [sys.executable, "-c", _PROGRAM, profile]
+        program: Command = [sys.executable, "-c", _PROGRAM, profile]
         (measured,) = take_turns({f"{columns} columns": lambda run: measure(program)}, runs).values()
     *parts, samples, sizes = zip(*(run.printed for run in measured), strict=True)
     return [f"{columns:,}", f"{samples[0]:,}", *map(spread, parts), f"{sizes[0] / 1000:,.0f} kB"]

@@ -108,7 +108,7 @@ def _wheel(scratch: Path) -> Path:
     for path in filter(None, files.stdout.split("\0")):
         (source / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(_REPOSITORY / path, source / path)
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, source]
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(source)]
     subprocess.run(pip, check=True)
     (wheel,) = folder.glob("*.whl")
     return wheel
