@@ -187,20 +187,15 @@ def _compared(name: str, rows: _Table) -> list[str]:
     with tempfile.TemporaryDirectory() as temporary, redirect_stdout(StringIO()):
         folder = Path(temporary)
         rounds, ours = _prepare(rows, folder), _train(folder)
-        manifest, (train, test) = (
-            read_manifest(f"{folder}/train"),
-            (_rows(folder / split) for split in ("train", "test")),
-        )
-    boosting, network, scaled = (
-        HistGradientBoostingClassifier(random_state=0),
-        MLPClassifier(random_state=0),
-        [train, test],
-    )
-    is_regression = manifest.label.task == "regression"
+        manifest = read_manifest(f"{folder}/train")
+        train, test = (_rows(folder / split) for split in ("train", "test"))
+    is_regression, scaled = manifest.label.task == "regression", [train, test]
     if is_regression:
         mean, deviation = train[1].mean(), train[1].std()
         boosting, network = HistGradientBoostingRegressor(random_state=0), MLPRegressor(random_state=0)
         scaled = [(inputs, (labels - mean) / deviation) for inputs, labels in (train, test)]
+    else:
+        boosting, network = HistGradientBoostingClassifier(random_state=0), MLPClassifier(random_state=0)
     trees = _scikit_learn(boosting, train, test)
     filled = [(np.nan_to_num(inputs), labels) for inputs, labels in scaled]
     perceptron = _scikit_learn(make_pipeline(StandardScaler(), network), *filled)

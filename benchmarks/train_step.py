@@ -13,21 +13,7 @@ _TEXT = """\
 
 {header}
 
-Other measurements:
-
-- [cluster.md](cluster.md): the step on a cluster, compared with `kubectl apply` and `kubectl wait` and with the polling
-  loop of the public SDK, and the start of a step;
-- [generations.md](generations.md): the jobs of both operators, beside each other and the Kubeflow SDK;
-- [logs.md](logs.md): the logs of up to 1,000 replicas;
-- [ways.md](ways.md): the cost of each distribution strategy;
-- [tables.md](tables.md): `prepare_data` with 2 million rows, beside pyarrow and scikit-learn;
-- [public_tables.md](public_tables.md): the built-in trainer on public tables, beside scikit-learn;
-- [large.md](large.md): `prepare_data` with sources of 10 GB, beside dask.dataframe;
-- [feeding.md](feeding.md): how fast trainers read rows, beside other ways to read the same rows;
-- [checkpoint_pause.md](checkpoint_pause.md): how long a checkpoint of 2 GB stops the training;
-- [export.md](export.md): uploads and copies of models, beside s5cmd and rclone;
-- [overview.md](overview.md): the time in which `prepare_data` draws its overview;
-- [soak.md](soak.md): small trainings with random faults.
+[All measurements](../docs/explanation/benchmarks.md) has the other pages.
 
 ## The train step
 
