@@ -2,12 +2,15 @@
 
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
 from measure import Measured, header, installed, measure, parser, spread, table, take_turns, write_page
 
 _TEXT = """\
@@ -70,20 +73,17 @@ print(json.dumps([time.perf_counter() - begin]))
 
 _PROGRAMS = {"prepare_data": _PREPARE, "pyarrow": _PYARROW, "scikit-learn": _SKLEARN}
 
-_WRITE = """
-import sys
-from pathlib import Path
-import numpy as np, pyarrow as pa, pyarrow.csv, pyarrow.parquet
-rows, folder = int(sys.argv[1]), Path(sys.argv[2])
-generator = np.random.default_rng(0)
-columns = {f"x{index}": generator.normal(size=rows).round(5) for index in range(17)}
-columns["count"] = generator.integers(0, 100, rows)
-columns["colour"] = np.array(["red", "green", "blue"])[generator.integers(0, 3, rows)]
-columns["label"] = np.array(list("abc"))[generator.integers(0, 3, rows)]
-table = pa.table(columns)
-pa.csv.write_csv(table, folder / "rows.csv")
-pa.parquet.write_table(table, folder / "rows.parquet")
-"""
+
+def _write(folder: Path, rows: int) -> dict[str, Path]:
+    """Write the table as CSV and as Parquet."""
+    generator = np.random.default_rng(0)
+    columns = {f"x{index}": generator.normal(size=rows).round(5) for index in range(17)}
+    columns["count"] = generator.integers(0, 100, rows)
+    columns["colour"] = np.array(["red", "green", "blue"])[generator.integers(0, 3, rows)]
+    columns["label"] = np.array(list("abc"))[generator.integers(0, 3, rows)]
+    pa_csv.write_csv(pa.table(columns), folder / "rows.csv")
+    pq.write_table(pa.table(columns), folder / "rows.parquet")
+    return {"CSV": folder / "rows.csv", "Parquet": folder / "rows.parquet"}
 
 
 def _run(program: str, source: Path, folder: Path, run: int) -> Measured:
@@ -106,9 +106,8 @@ def main() -> None:
     options, rows = arguments.parse_args(), []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        subprocess.run([sys.executable, "-c", _WRITE, str(options.rows), folder], check=True)
-        for kind, file in {"CSV": "rows.csv", "Parquet": "rows.parquet"}.items():
-            ways = {way: partial(_run, code, folder / file, folder / "out") for way, code in _PROGRAMS.items()}
+        for kind, file in _write(folder, options.rows).items():
+            ways = {way: partial(_run, code, file, folder / "out") for way, code in _PROGRAMS.items()}
             rows.append(_row(kind, take_turns(ways, options.runs)))
     text = _TEXT.format(
         header=header("bench-tables", installed("pyarrow", "scikit-learn"), "columns"),
