@@ -17,7 +17,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -81,9 +81,10 @@ def measure(
     with open(receiver) as reader, tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as errors:  # noqa: PTH123 - a pipe
         launch = [sys.executable, "-I", "-S", "-c", _LAUNCH, str(sender), *map(str, argv)]
         streams = {"stdout": output or printed, "stderr": output or errors}
-        subprocess.run(launch, env=environment, cwd=folder, pass_fds=[sender], check=True, **streams)  # type: ignore[call-overload]
+        subprocess.run(launch, env=environment, cwd=folder, pass_fds=[sender], check=False, **streams)  # type: ignore[call-overload]
         os.close(sender)
-        code, seconds, ended, peak, cpu_seconds = json.loads(reader.read())
+        # Without a program to start, there is no result.
+        code, seconds, ended, peak, cpu_seconds = json.loads(reader.read() or "[127, 0, 0, 0, 0]")
         if code:
             text = _end(output or printed) + ("" if output else _end(errors))
             raise RuntimeError(f"{argv} exited with {code}:\n{text}")
@@ -155,9 +156,15 @@ def header(target: str, versions: Mapping[str, str], compare: str = "rows", wher
 
 
 def installed(*packages: str) -> dict[str, str]:
-    """Return the versions of packages of this Python. TensorFlow is one of two packages."""
-    names = {package.removesuffix("-cpu"): package for package in packages}
-    return {name: version(package) for name, package in names.items()}
+    """Return the versions of packages of this Python. That of TensorFlow may be called tensorflow-cpu."""
+    return {package: _version(package) for package in packages}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return version(f"{package}-cpu")
 
 
 def parser(description: str | None, page: str, runs: int = 0) -> argparse.ArgumentParser:

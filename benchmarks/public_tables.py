@@ -212,7 +212,7 @@ def main() -> None:
     options = arguments.parse_args()
     rows = [_compared(name, found) for name, found in _tables().items() if name in (options.table or [name])]
     columns = ["table", "rows and inputs", "score", "keras_classifier", "HistGradientBoosting", "MLP", "rounds"]
-    first = header("bench-public-tables", installed("scikit-learn", "tensorflow-cpu"), "columns")
+    first = header("bench-public-tables", installed("scikit-learn", "tensorflow"), "columns")
     write_page(options.page, _TEXT.format(header=first, table=table(columns, rows)))
 
 

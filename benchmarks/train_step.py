@@ -63,7 +63,7 @@ def main() -> None:
             for chosen, runs in ((TRAININGS, options.runs), (PROGRAMS, options.program_runs))
         )
     text = _TEXT.format(
-        header=header("bench", installed("kfp", "tensorflow-cpu"), "columns"),
+        header=header("bench", installed("kfp", "tensorflow"), "columns"),
         runs=options.runs,
         program_runs=options.program_runs,
         trainings=table(["training of 10 epochs on digits", "train step", "by hand", *_ADDED], trainings),

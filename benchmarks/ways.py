@@ -119,7 +119,7 @@ def main() -> None:
 def _page(rows: int, lines: list[list[str]]) -> str:
     parameters = 64 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10
     return _TEXT.format(
-        header=header("bench-ways", installed("tensorflow-cpu")),
+        header=header("bench-ways", installed("tensorflow")),
         rows=rows,
         parameters=parameters,
         size=parameters * 4 / 1e6,
