@@ -92,6 +92,23 @@ def test_a_category_of_numbers_is_known_in_another_spelling(ending, tmp_path, pr
     ]
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet", "jsonl"])
+def test_blanks_around_a_missing_value_are_no_part_of_it(ending, tmp_path, prepared, model_of, predicted, capsys):
+    table = table_of()
+    dataset = prepared(write(table, tmp_path / "rows.csv"), drop_columns=["id"])
+    options = {"model": model_of(dataset), "key_columns": ["number"]}
+    expected = by_number(predicted(source=str(write(table, tmp_path / f"plain.{ending}")), **options))
+    spelled = [" ", "\u00a0", *(["NA ", "? ", "\u2009null"] if ending == "csv" else [])]
+    colors = [color or spelled[row % len(spelled)] for row, color in enumerate(table["color"].to_pylist())]
+    source = write(table.set_column(4, "color", pa.array(colors)), tmp_path / f"blanks.{ending}")
+    capsys.readouterr()
+    found = by_number(
+        predicted(source=str(source), csv_format={"missing": ["?"]} if ending == "csv" else {}, **options)
+    )
+    assert found == expected
+    assert "warning" not in capsys.readouterr().out
+
+
 def test_the_rows_are_in_order_with_keys_of_their_types(tmp_path, prepared, model_of, predicted):
     table = table_of()
     source = write(table, tmp_path / "rows.parquet")
