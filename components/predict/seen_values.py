@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from kfp_distributed.components.prepare_data.columns.look_alikes import look, shown_apart
 from kfp_distributed.components.prepare_data.columns.spelled_values import value_names
 from kfp_distributed.storage.dataset import Column
 
@@ -55,12 +56,20 @@ class SeenValues:
                     "missing values. Write the column as in the training data"
                 )
             elif unknown := self.unknown[column.name]:
-                values = ", ".join(map(repr, self.examples[column.name]))
+                known = {look(text): text for text in column.vocabulary}
+                values = ", ".join(_shown(text, known.get(look(text))) for text in self.examples[column.name])
                 lines.append(
                     f"column {column.name!r} has values in {unknown:,} of {self.rows:,} rows that no training row has, "
                     f"such as {values}: the model has learned nothing about them"
                 )
         return lines
+
+
+def _shown(text: str, known: str | None) -> str:
+    """Return a value for a line, with the value of training rows that looks like it; None for no such value."""
+    if known is None:
+        return repr(text)
+    return "{} (a training row has {})".format(*shown_apart(text, known))
 
 
 def seen_values(columns: Sequence[Column], rows: pa.RecordBatch) -> SeenValues:

@@ -189,6 +189,22 @@ def test_what_the_model_has_not_seen_is_counted(tmp_path, prepared, model_of, pr
         ]
 
 
+def test_a_value_that_looks_like_one_of_a_training_row_is_shown_with_it(
+    tmp_path, prepared, model_of, predicted, capsys
+):
+    source = tmp_path / "rows.csv"
+    source.write_text("town,x,label\n" + "Zürich,1,a\nUlm,2,b\n" * 20)
+    model = model_of(prepared(source))
+    new = tmp_path / "new.csv"
+    new.write_text("town,x\nZu\u0308rich,1\nUlm\u200b,2\nRome,3\nULM,4\n")
+    capsys.readouterr()
+    predicted(model=model, source=str(new))
+    assert (
+        r"such as 'Zu\u0308rich' (a training row has 'Z\xfcrich'), 'Ulm\u200b' (a training row has 'Ulm'), 'Rome', "
+        "'ULM' (a training row has 'Ulm'): the model has learned nothing about them"
+    ) in capsys.readouterr().out
+
+
 def test_rows_that_a_quote_may_have_taken_are_named(tmp_path, prepared, model_of, predicted, monkeypatch, capsys):
     (tmp_path / "rows.csv").write_text("town,x,label\n" + "Ulm,1,a\nBonn,2,b\n" * 20)
     model = model_of(prepared(tmp_path / "rows.csv"))

@@ -8,6 +8,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from kfp_distributed.components.prepare_data.columns.look_alikes import (
+    EXAMPLE_LENGTH,
+    difference,
+    look,
+    shown_apart,
+)
 from kfp_distributed.components.prepare_data.columns.row_numbers import INDEX_NAMES, WholeNumbers
 from kfp_distributed.components.prepare_data.columns.spelled_values import FINITE
 from kfp_distributed.components.prepare_data.report.duplicates import Duplicates
@@ -32,9 +38,6 @@ _DISTINCT_SHARE = 0.5
 _MINIMUM_DISTINCT = 10
 # The same share makes a CSV column numeric.
 _NUMBER_SHARE = 0.5
-EXAMPLE_LENGTH = 30
-"""So much of an example is enough to recognize the value."""
-
 # A sign or currency, digits in groups, a decimal comma or point, a unit; no date, time or code with letters before it,
 # and no ordinal, such as 1st. Leading zeros make a code, which is a text.
 _TEXT_NUMBER = (
@@ -203,18 +206,18 @@ def _warnings_of_column(name: str, counts: ColumnCounts, rows: int, *, is_filled
             "value that occurs once. Name it in drop_columns, or write numbers or fewer categories in the source. If "
             f'they are dates, set columns to {{{name!r}: "date FORM"}}, with a format of strptime'
         )
-    elif same := _same_but_for_case(counts.values):
+    elif alike := _alike(counts.values):
         lines.append(
-            f"column {name!r} has the values {same[0][:EXAMPLE_LENGTH]!r} and {same[1][:EXAMPLE_LENGTH]!r}, which "
-            "differ only in case: if they are one value, write it in one way in the source"
+            f"column {name!r} has the values {' and '.join(shown_apart(*alike))}, {difference(*alike)}. If they are "
+            "one value, write it in one way in the source"
         )
     return lines
 
 
-def _same_but_for_case(values: Collection[str]) -> tuple[str, str] | None:
+def _alike(values: Collection[str]) -> tuple[str, str] | None:
     spellings: dict[str, str] = {}
     for value in values:
-        other = spellings.setdefault(value.casefold(), value)
+        other = spellings.setdefault(look(value), value)
         if other != value:
             return other, value
     return None
