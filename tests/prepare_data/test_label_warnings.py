@@ -123,11 +123,12 @@ def labels_file(file, labels):
     return file("data.csv", "x,label\n" + "".join(f'{row},"{label}"\n' for row, label in enumerate(labels)))
 
 
-@pytest.mark.parametrize("form", ["{}%", "${}", "{},234"])
+@pytest.mark.parametrize("form", ["{}%", "${}", "{},234", "{}\u00a0234", "{}\u202f234", "{}\u2009234", "{}\u2019234"])
 def test_labels_of_numbers_in_text_form_are_named(file, run, capsys, form):
-    run(labels_file(file, [form.format(1 + row % 90) for row in range(360)]))
+    labels = [form.format(1 + row % 90) for row in range(360)]
+    run(labels_file(file, labels))
     log = capsys.readouterr().out
-    assert f"warning: label_column 'label' has 90 different numbers in text form, such as '{form.format(1)}'" in log
+    assert f"warning: label_column 'label' has 90 different numbers in text form, such as {min(labels)!r}" in log
     assert "task: classification" in log
 
 

@@ -42,7 +42,7 @@ _NUMBER_SHARE = 0.5
 # and no ordinal, such as 1st. Leading zeros make a code, which is a text.
 _TEXT_NUMBER = (
     r"(?!\s*0\d+\s*$|\s*\d*(?:1st|2nd|3rd|\dth)\s*$)"
-    r"\s*[-+\u2212]?[$€£¥]?\s?\d+([.,' \u00a0]\d{3})*([.,]\d+)?\s?([%$€£¥]|[^\W\d_]{1,12})?\s*"
+    r"\s*[-+\u2212]?[$€£¥]?\s?\d+([.,'\u2019 \u00a0\u2007\u2009\u202f]\d{3})*([.,]\d+)?\s?([%$€£¥]|[^\W\d_]{1,12})?\s*"
 )
 _COMMA_NUMBER = r"\s*[-+]?\d+(,\d+)?\s*"
 
