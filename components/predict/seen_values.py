@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from kfp_distributed.components.prepare_data.columns.look_alikes import look, shown_apart
+from kfp_distributed.components.prepare_data.columns.look_alikes import by_look, shown_with
 from kfp_distributed.components.prepare_data.columns.spelled_values import value_names
 from kfp_distributed.storage.dataset import Column
 
@@ -56,20 +56,13 @@ class SeenValues:
                     "missing values. Write the column as in the training data"
                 )
             elif unknown := self.unknown[column.name]:
-                known = {look(text): text for text in column.vocabulary}
-                values = ", ".join(_shown(text, known.get(look(text))) for text in self.examples[column.name])
+                known = by_look(column.vocabulary)
+                values = ", ".join(shown_with(text, known) for text in self.examples[column.name])
                 lines.append(
                     f"column {column.name!r} has values in {unknown:,} of {self.rows:,} rows that no training row has, "
                     f"such as {values}: the model has learned nothing about them"
                 )
         return lines
-
-
-def _shown(text: str, known: str | None) -> str:
-    """Return a value for a line, with the value of training rows that looks like it; None for no such value."""
-    if known is None:
-        return repr(text)
-    return "{} (a training row has {})".format(*shown_apart(text, known))
 
 
 def seen_values(columns: Sequence[Column], rows: pa.RecordBatch) -> SeenValues:

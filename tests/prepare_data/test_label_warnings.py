@@ -110,6 +110,16 @@ def test_classes_and_categories_that_look_alike_are_named(file, run, capsys, val
         assert rest.endswith("write it in one way in the source")
 
 
+def test_a_value_that_looks_like_one_of_the_dataset_in_like_is_shown_with_it(file, run, capsys):
+    text = "x,town,label\n" + "".join(f"{i},{['Zürich', 'Ulm'][i % 2]},{['é', 'b'][i % 2]}\n" for i in range(40))
+    earlier = run(file("data.csv", text), "earlier")["train"]
+    options = {"like": earlier, "validation_fraction": 0, "test_fraction": 1}
+    run(file("new.csv", "x,town,label\n1,Rome,b\n2,Zu\u0308rich,b\n"), "new", **options)
+    assert r"such as 'Zu\u0308rich' (a training row has 'Z\xfcrich'). No value" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"'label' is 'e\\u0301' \(a training row has '\\xe9'\), which is no class of"):
+        run(file("new.csv", "x,town,label\n1,Ulm,e\u0301\n"), "other", **options)
+
+
 def test_values_that_do_not_look_alike_have_no_line(file, run, capsys):
     names = ["Zürich", "Zurich", "New York", "NewYork", "a.b", "a-b", "1", "l"]
     rows = [f"{i},{names[i % 8]},{names[i // 2 % 8]}\n" for i in range(160)]

@@ -1,6 +1,7 @@
 """Texts that look alike, but are different values (pure)."""
 
 import unicodedata
+from collections.abc import Iterable, Mapping
 from itertools import takewhile
 
 EXAMPLE_LENGTH = 30
@@ -37,6 +38,24 @@ def shown_apart(text: str, other: str) -> tuple[str, str]:
     if differ_in_case(text, other) or look(shown[0]) != look(shown[1]):
         return shown
     return ascii(parts[0]), ascii(parts[1])
+
+
+def by_look(texts: Iterable[str]) -> dict[str, str]:
+    """Return a text for each look."""
+    return {look(text): text for text in texts}
+
+
+def shown_with(text: str, known: Mapping[str, str]) -> str:
+    """Return a quoted example of a text that no training row has, with the one of a training row that looks like it.
+
+    Args:
+        text: The text.
+        known: The texts of the training rows, of `by_look`.
+    """
+    other = known.get(look(text))
+    if other is None:
+        return repr(text[:EXAMPLE_LENGTH])
+    return "{} (a training row has {})".format(*shown_apart(text, other))
 
 
 def difference(text: str, other: str) -> str:

@@ -10,9 +10,11 @@ import numpy as np
 
 from kfp_distributed.components.prepare_data.columns.look_alikes import (
     EXAMPLE_LENGTH,
+    by_look,
     difference,
     look,
     shown_apart,
+    shown_with,
 )
 from kfp_distributed.components.prepare_data.columns.row_numbers import INDEX_NAMES, WholeNumbers
 from kfp_distributed.components.prepare_data.columns.spelled_values import FINITE
@@ -166,7 +168,7 @@ def unseen_warnings(unseen: Sequence[Unseen]) -> list[str]:
     """Return one line for each category with values that no training row has; first those of no use in a split."""
     lines = [
         f"column {category.column!r} has {len(category.values):,} value{'s' * (len(category.values) > 1)} in no "
-        f"training row, such as {category.values[0][:EXAMPLE_LENGTH]!r}. "
+        f"training row, such as {_example(category)}. "
         + _lost_splits(category)
         + f"Validation and test rows with them ({category.rows:,}) count as rows without a value, as new values will "
         "when the model is used"
@@ -174,6 +176,12 @@ def unseen_warnings(unseen: Sequence[Unseen]) -> list[str]:
     ]
     hidden = len(lines) - MAXIMUM_LINES
     return lines if hidden <= 0 else [*lines[:MAXIMUM_LINES], f"… and {hidden} more such columns"]
+
+
+def _example(category: Unseen) -> str:
+    """Return a value for a line, if possible one that looks like a value of a training row."""
+    known = by_look(category.known)
+    return shown_with(max(category.values, key=lambda value: look(value) in known), known)
 
 
 def _warnings_of_column(name: str, counts: ColumnCounts, rows: int, *, is_filled: bool, is_like: bool) -> list[str]:

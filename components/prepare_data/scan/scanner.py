@@ -312,7 +312,7 @@ class Merge:
                 values = {text: rows for text, rows in present.items() if text not in column.vocabulary}
                 if values:
                     splits = ("new",) if len(values) == len(present) else ()
-                    found.append(Unseen(column.name, tuple(values), sum(values.values()), splits))
+                    found.append(Unseen(column.name, tuple(values), sum(values.values()), splits, column.vocabulary))
         return tuple(found)
 
     def _codes(
