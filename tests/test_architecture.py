@@ -74,6 +74,7 @@ ROW_READERS = (
     "sources.source_files",
     "sources.stored_files",
     "columns.column_names",
+    "columns.look_alikes",
     "columns.python_values",
     "columns.source",
     "columns.spelled_values",

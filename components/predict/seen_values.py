@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from kfp_distributed.components.prepare_data.columns.look_alikes import by_look, shown_with
 from kfp_distributed.components.prepare_data.columns.spelled_values import value_names
 from kfp_distributed.storage.dataset import Column
 
@@ -55,7 +56,8 @@ class SeenValues:
                     "missing values. Write the column as in the training data"
                 )
             elif unknown := self.unknown[column.name]:
-                values = ", ".join(map(repr, self.examples[column.name]))
+                known = by_look(column.vocabulary)
+                values = ", ".join(shown_with(text, known) for text in self.examples[column.name])
                 lines.append(
                     f"column {column.name!r} has values in {unknown:,} of {self.rows:,} rows that no training row has, "
                     f"such as {values}: the model has learned nothing about them"

@@ -76,9 +76,14 @@ class CsvFormat:
 
     def null_values(self, rows: bytes) -> list[str]:
         """Return the texts that stand for a missing value in some rows."""
-        usual = USUAL_MISSING if self.usual_missing else [""]
         longest = 0 if b" " not in rows else _BLANKS if b" " * (_BLANKS + 1) not in rows else _MOST_BLANKS
-        return [*usual, *(" " * length for length in range(1, longest + 1)), *self.missing]
+        return [*self.trimmed_missing, *(" " * length for length in range(1, longest + 1)), *self.missing]
+
+    @property
+    def trimmed_missing(self) -> list[str]:
+        """The texts that stand for a missing value, without blanks around them."""
+        usual = USUAL_MISSING if self.usual_missing else [""]
+        return [*usual, *(text.strip() for text in self.missing)]
 
 
 def parse_csv_format(values: Mapping[str, Any]) -> CsvFormat:

@@ -92,6 +92,23 @@ def test_a_category_of_numbers_is_known_in_another_spelling(ending, tmp_path, pr
     ]
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet", "jsonl"])
+def test_blanks_around_a_missing_value_are_no_part_of_it(ending, tmp_path, prepared, model_of, predicted, capsys):
+    table = table_of()
+    dataset = prepared(write(table, tmp_path / "rows.csv"), drop_columns=["id"])
+    options = {"model": model_of(dataset), "key_columns": ["number"]}
+    expected = by_number(predicted(source=str(write(table, tmp_path / f"plain.{ending}")), **options))
+    spelled = [" ", "\u00a0", *(["NA ", "? ", "\u2009null"] if ending == "csv" else [])]
+    colors = [color or spelled[row % len(spelled)] for row, color in enumerate(table["color"].to_pylist())]
+    source = write(table.set_column(4, "color", pa.array(colors)), tmp_path / f"blanks.{ending}")
+    capsys.readouterr()
+    found = by_number(
+        predicted(source=str(source), csv_format={"missing": ["?"]} if ending == "csv" else {}, **options)
+    )
+    assert found == expected
+    assert "warning" not in capsys.readouterr().out
+
+
 def test_the_rows_are_in_order_with_keys_of_their_types(tmp_path, prepared, model_of, predicted):
     table = table_of()
     source = write(table, tmp_path / "rows.parquet")
@@ -170,6 +187,22 @@ def test_what_the_model_has_not_seen_is_counted(tmp_path, prepared, model_of, pr
             "warning: column 'x' has no value in any of 400 rows: the model answers as for missing values. Write the "
             "column as in the training data",
         ]
+
+
+def test_a_value_that_looks_like_one_of_a_training_row_is_shown_with_it(
+    tmp_path, prepared, model_of, predicted, capsys
+):
+    source = tmp_path / "rows.csv"
+    source.write_text("town,x,label\n" + "Zürich,1,a\nUlm,2,b\n" * 20)
+    model = model_of(prepared(source))
+    new = tmp_path / "new.csv"
+    new.write_text("town,x\nZu\u0308rich,1\nUlm\u200b,2\nRome,3\nULM,4\n")
+    capsys.readouterr()
+    predicted(model=model, source=str(new))
+    assert (
+        r"such as 'Zu\u0308rich' (a training row has 'Z\xfcrich'), 'Ulm\u200b' (a training row has 'Ulm'), 'Rome', "
+        "'ULM' (a training row has 'Ulm'): the model has learned nothing about them"
+    ) in capsys.readouterr().out
 
 
 def test_rows_that_a_quote_may_have_taken_are_named(tmp_path, prepared, model_of, predicted, monkeypatch, capsys):

@@ -110,9 +110,14 @@ def test_a_usual_column_has_no_warning(counts):
     assert warnings_of(counts, 1000) == []
 
 
+THOUSANDS = " \u00a0\u2007\u2009\u202f"
+"""Blanks that separate thousands, such as the narrow no-break space of French numbers."""
+
+
 @pytest.mark.parametrize(
     "value",
-    ["1,5", "12 kg", " 7", "-3.25", "1.234,56", "1,234.5", "1 000", "€ 5", "$5", "5€", "17%", "36 months"],
+    ["1,5", "12 kg", " 7", "-3.25", "1.234,56", "1,234.5", "1 000", "€ 5", "$5", "5€", "17%", "36 months"]
+    + [f"-1{blank}234{blank}567,5{blank}€" for blank in THOUSANDS],
 )
 def test_numbers_in_text_form(value):
     assert "has numbers in text form" in warnings_of(ColumnCounts("category", 0, Counter({value: 9, "high": 8})))[0]

@@ -187,6 +187,17 @@ def test_an_unusable_file_is_refused(file, tmp_path, text, message):
         open_source(file("data.jsonl", text), LABELLED, tmp_path)
 
 
+@pytest.mark.parametrize("of_split", [{}, {"time_column": "day"}])
+def test_dates_may_be_beside_texts_of_blanks(file, run, of_split):
+    days = [" ", "", *(f"{day}/1/2024" for day in range(1, 29))]
+    lines = [json.dumps({"x": i, "day": days[i % 30], "label": "ab"[i % 2]}) for i in range(90)]
+    options = {"columns": {"x": "number", "day": "date"} if of_split else {}, "on_bad_row": "skip", **of_split}
+    manifests = run(file("data.jsonl", "\n".join(lines)), **options)
+    column = manifests["train"].columns[1]
+    assert (column.kind, column.source_type) == ("number", "date %d/%m/%Y")
+    assert sum(manifest.rows for manifest in manifests.values()) == (84 if of_split else 90)
+
+
 def test_a_number_to_predict(file, run):
     rows = [{"x": i, "price": i if i < 100 else i / 2} for i in range(200)]
     assert run(file("data.jsonl", lines(*rows)), label_column="price")["train"].label.task == "regression"

@@ -62,6 +62,15 @@ def test_a_class_that_may_mean_a_missing_label_is_named(classes, odd):
     assert 'set on_bad_row to "skip"' in line
 
 
+@pytest.mark.parametrize(("value", "other"), [("Straße", "STRASSE"), ("Zürich", "ZÜRICH"), ("ﬁX", "ﬁx"), ("A", "a ")])
+def test_classes_that_differ_only_in_case_are_shown_as_they_are(value, other):
+    (line,) = label_warnings("y", dict.fromkeys((value, other, "b"), 5))
+    assert line == (
+        f"label_column 'y' has the classes '{value}' and '{other}', which differ only in case. If they are one class, "
+        "write it in one way in the source"
+    )
+
+
 def test_spellings_of_one_class_are_named():
     lines = label_warnings("y", dict.fromkeys(("A", "a", "a ", "b"), 5))
     assert [line.split(", which")[0] for line in lines] == [
@@ -71,15 +80,65 @@ def test_spellings_of_one_class_are_named():
     assert len(label_warnings("y", Counter(f"{'A' * (i % 2)}{'a' * (1 - i % 2)}{i // 2}" for i in range(300)))) == 51
 
 
+ALIKE = {
+    "Unicode forms": ("Zürich", "Zu\u0308rich", r"'Z\xfcrich' and 'Zu\u0308rich'"),
+    "zero width": ("Ulm", "Ulm\u200b", r"'Ulm' and 'Ulm\u200b'"),
+    "byte order mark": ("Ulm", "\ufeffUlm", r"'Ulm' and '\ufeffUlm'"),
+    "no-break space": ("New York", "New\u00a0York", r"'New York' and 'New\xa0York'"),
+    "ligature": ("fix", "\ufb01x", r"'fix' and '\ufb01x'"),
+    "form and case": ("zürich", "Zu\u0308rich", r"'z\xfcrich' and 'Zu\u0308rich'"),
+    "readable otherwise": ("北京", "北京\u200b", r"'北京' and '北京\u200b'"),
+    "after many characters": (
+        "a" * 40,
+        "a" * 40 + "\u200b",
+        "'…aaaaaaaaaaaaaaaaaaaa' and '…aaaaaaaaaaaaaaaaaaaa\\u200b'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("value", "other", "shown"), ALIKE.values(), ids=ALIKE)
+def test_classes_and_categories_that_look_alike_are_named(file, run, capsys, value, other, shown):
+    rows = [f"{i},{[value, other, 'x'][i // 2 % 3]},{[value, other][i % 2]}\n" for i in range(60)]
+    run(file("data.csv", "x,town,label\n" + "".join(rows)))
+    log = capsys.readouterr().out
+    for beginning in ("label_column 'label' has the classes", "column 'town' has the values"):
+        (line,) = [line for line in log.splitlines() if line.startswith(f"warning: {beginning}")]
+        values, _, rest = line.removeprefix(f"warning: {beginning} ").partition(
+            ", which look alike: they differ in inv"
+        )
+        assert {*values.split(" and ")} == {*shown.split(" and ")}
+        assert rest.endswith("write it in one way in the source")
+
+
+def test_a_value_that_looks_like_one_of_the_dataset_in_like_is_shown_with_it(file, run, capsys):
+    text = "x,town,label\n" + "".join(f"{i},{['Zürich', 'Ulm'][i % 2]},{['é', 'b'][i % 2]}\n" for i in range(40))
+    earlier = run(file("data.csv", text), "earlier")["train"]
+    options = {"like": earlier, "validation_fraction": 0, "test_fraction": 1}
+    run(file("new.csv", "x,town,label\n1,Rome,b\n2,Zu\u0308rich,b\n"), "new", **options)
+    assert r"such as 'Zu\u0308rich' (a training row has 'Z\xfcrich'). No value" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"'label' is 'e\\u0301' \(a training row has '\\xe9'\), which is no class of"):
+        run(file("new.csv", "x,town,label\n1,Ulm,e\u0301\n"), "other", **options)
+
+
+def test_values_that_do_not_look_alike_have_no_line(file, run, capsys):
+    names = ["Zürich", "Zurich", "New York", "NewYork", "a.b", "a-b", "1", "l"]
+    rows = [f"{i},{names[i % 8]},{names[i // 2 % 8]}\n" for i in range(160)]
+    run(file("data.csv", "x,town,label\n" + "".join(rows)))
+    log = capsys.readouterr().out
+    assert "which differ" not in log
+    assert "look alike" not in log
+
+
 def labels_file(file, labels):
     return file("data.csv", "x,label\n" + "".join(f'{row},"{label}"\n' for row, label in enumerate(labels)))
 
 
-@pytest.mark.parametrize("form", ["{}%", "${}", "{},234"])
+@pytest.mark.parametrize("form", ["{}%", "${}", "{},234", "{}\u00a0234", "{}\u202f234", "{}\u2009234", "{}\u2019234"])
 def test_labels_of_numbers_in_text_form_are_named(file, run, capsys, form):
-    run(labels_file(file, [form.format(1 + row % 90) for row in range(360)]))
+    labels = [form.format(1 + row % 90) for row in range(360)]
+    run(labels_file(file, labels))
     log = capsys.readouterr().out
-    assert f"warning: label_column 'label' has 90 different numbers in text form, such as '{form.format(1)}'" in log
+    assert f"warning: label_column 'label' has 90 different numbers in text form, such as {min(labels)!r}" in log
     assert "task: classification" in log
 
 

@@ -8,12 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kfp_distributed.components.prepare_data.columns.missing_texts import without_blanks_alone, without_trimmed
 from kfp_distributed.components.prepare_data.columns.spelled_values import number_names, value_names
 from kfp_distributed.components.prepare_data.preparation_options import CsvFormat
 from kfp_distributed.components.prepare_data.scan.split_keys import hashes_of_texts
 from kfp_distributed.storage.dataset import read_batches
 
-pytestmark = pytest.mark.takes(4)
+pytestmark = pytest.mark.takes(10)
 
 HELD_OUT = {"validation_fraction": 0, "test_fraction": 1}
 FLAGS = [i % 3 == 0 for i in range(60)]
@@ -279,3 +280,129 @@ def test_whole_numbers_that_floats_merge_are_refused(run, tmp_path, use, kind):
         ValueError, match=r"rows 1, 2, 3.*: 'id' is 1\.15\d+e\+18, read as a float, in which different whole"
     ):
         run(source, task="classification", **options)
+
+
+MISSING = ("", " ", "\u00a0 ", "\u202f", " " * 300)
+"""Missing values of each format."""
+CSV_MISSING = (*MISSING, "NA", "NA ", " null", "\u00a0NaN", "?", "? ", "\u2009?", "-999", "-999.0", " -9990e-1")
+"""Missing values of CSV files."""
+USES = {
+    "category": {},
+    "number": {"columns": {"number": "number"}},
+    "date": {"columns": {"date": "date"}},
+    "group": {"group_column": "group"},
+    "time": {"time_column": "time"},
+    "label": {},
+}
+
+
+def texts_with_gaps(use, spelled):
+    """Rows of texts by column. Each fifth value of one column is missing, in one of some spellings."""
+    columns = {
+        "x": [str(i / 2) for i in range(300)],
+        "category": ["A", "b", "7", "c"] * 75,
+        "number": [str(i % 7) for i in range(300)],
+        "date": [f"2024-01-{i % 28 + 1:02}" for i in range(300)],
+        "group": [f"p{i % 40}" for i in range(300)],
+        "time": [f"2024-{i % 12 + 1:02}-{i % 28 + 1:02}" for i in range(300)],
+        "label": ["a", "b", "1"] * 100,
+    }
+    columns[use][::5] = [spelled[i % len(spelled)] for i in range(60)]
+    return {name: columns[name] for name in dict.fromkeys(["x", "category", use, "label"])}
+
+
+def write_texts(path, columns):
+    if path.suffix == ".npz":
+        np.savez(path, **{name: np.array(values) for name, values in columns.items()})
+    elif path.suffix == ".parquet":
+        pq.write_table(pa.table(columns), path)
+    elif path.suffix == ".jsonl":
+        rows = zip(*columns.values(), strict=True)
+        path.write_text("".join(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in rows))
+    else:
+        separator = "\t" if path.suffix == ".tsv" else ","
+        rows = [columns, *zip(*columns.values(), strict=True)]
+        path.write_text("".join(separator.join(f'"{value}"' for value in row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("blank", [chr(code) for code in range(0x110000) if chr(code).isspace()])
+def test_each_blank_is_left_out_before_a_text_is_compared(blank):
+    spelled = ["NA", f"NA{blank}", f"{blank}NA", f"x{blank}NA", blank, "", None, "x"]
+    for texts in (pa.array(spelled), pa.array(["NA ", *spelled, " NA"])[1:-1]):
+        found = without_trimmed(texts, ["NA", ""])
+        assert [text for text in found[0].to_pylist() if text] == ["NA", f"x{blank}NA", "x"]
+        assert found[1] == {"NA", ""}
+        for kind in (pa.string(), pa.large_string()):
+            assert without_blanks_alone(texts.cast(kind)).to_pylist() == [*spelled[:4], None, None, None, "x"]
+    assert without_trimmed(pa.array([], pa.string()), ["NA"])[0].to_pylist() == []
+
+
+@pytest.mark.parametrize("missing", ["impute", "drop"])
+@pytest.mark.parametrize("use", USES)
+def test_blanks_around_a_missing_value_are_no_part_of_it(run, tmp_path, capsys, use, missing):
+    options = {**USES[use], "columns": {"x": "number", **USES[use].get("columns", {})}}
+    expected = None
+    for name in ("plain.csv", "rows.csv", "rows.tsv", "rows.jsonl", "rows.parquet", "rows.npz"):
+        is_csv = name in ("rows.csv", "rows.tsv")
+        given = {"csv_format": CsvFormat(missing=("?", "-999"), separator="\t" if name == "rows.tsv" else ",")}
+        spelled = [""] if name == "plain.csv" else CSV_MISSING if is_csv else MISSING
+        source = write_texts(tmp_path / name, texts_with_gaps(use, spelled))
+        manifests = run(
+            source, f"out-{name}", on_bad_row="skip", missing=missing, **options, **(given if is_csv else {})
+        )
+        rows = {
+            split: sorted(
+                row for x, _ in read_batches(tmp_path / f"out-{name}" / split, manifest) for row in map(tuple, x)
+            )
+            for split, manifest in manifests.items()
+        }
+        kept = [(manifest.columns, manifest.label, manifest.class_counts) for manifest in manifests.values()]
+        expected = expected or (kept, rows)
+        np.testing.assert_equal((kept, rows), expected, err_msg=name)
+        assert "which no value is" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet", "npz"])
+@pytest.mark.parametrize("is_like", [True, False])
+def test_blanks_around_a_missing_value_of_another_source(run, tmp_path, ending, is_like):
+    csv_format = {"csv_format": CsvFormat(missing=("?", "-999"))} if ending == "csv" else {}
+    options = {"on_bad_row": "skip", **csv_format}
+    spelled = CSV_MISSING if ending == "csv" else MISSING
+    first = write_texts(tmp_path / f"first.{ending}", texts_with_gaps("category", spelled))
+    columns = texts_with_gaps("category", spelled)
+    columns["label"][::3] = [spelled[i % len(spelled)] for i in range(100)]
+    other = write_texts(tmp_path / f"other.{ending}", columns)
+    columns = {"columns": {"x": "number"}}
+    if is_like:
+        test = run(other, "new", like=run(first, "first", **columns, **csv_format)["train"], **HELD_OUT, **options)
+    else:
+        test = run(first, sources={"test": str(other)}, **columns, **options)
+    manifest = test["test"]
+    assert names_of(manifest) == (("1", "a", "b"), ("7", "A", "b", "c"))
+    assert manifest.class_counts == (100, 0, 100)
+    codes = [
+        code for x, _ in read_batches(tmp_path / ("new" if is_like else "out") / "test", manifest) for code in x[:, 1]
+    ]
+    assert codes.count(0) == 40
+
+
+@pytest.mark.parametrize(
+    ("missing", "declared", "values"),
+    [
+        ("007", "category", ("7", "x")),
+        ("7", "category", ("007", "x")),
+        ("7", "text", (None, "007", "7.0", "x")),
+        ("9", "category", ("007", "7", "x")),
+    ],
+    ids=["a code means a missing value", "a number", "kept texts", "another number"],
+)
+def test_other_spellings_of_a_number_that_means_a_missing_value(file, run, tmp_path, missing, declared, values):
+    source = file(
+        "data.csv", "x,c,label\n" + "".join(f"{i},{['7', '7.0', '007', 'x'][i % 4]},{'ab'[i % 2]}\n" for i in range(80))
+    )
+    options = {"shards": 1, "validation_fraction": 0, "test_fraction": 0, "columns": {"c": declared}}
+    manifest = run(source, csv_format=CsvFormat(missing=(missing,)), **options)["train"]
+    kept = pq.read_table(tmp_path / "out" / "train" / "part-00000.parquet")["c"].unique().to_pylist()
+    found = manifest.columns[1].vocabulary or sorted(kept, key=lambda text: (text is not None, text))
+    assert tuple(found) == values

@@ -8,6 +8,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kfp_distributed.components.prepare_data.columns.missing_texts import without_blanks_alone
 from kfp_distributed.components.prepare_data.columns.spelled_values import NUMBER
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind
 from kfp_distributed.components.prepare_data.sources.read_rows import bounded
@@ -135,7 +136,7 @@ def plain(values: pa.Array) -> pa.Array:
 
 
 def cast(name: str, values: pa.Array, kind: str) -> pa.Array:
-    """Return the values of a column as float64 or as texts.
+    """Return the values of a column as float64 or as texts. Texts of blanks alone are missing.
 
     Args:
         name: Name of the column, for errors.
@@ -147,6 +148,8 @@ def cast(name: str, values: pa.Array, kind: str) -> pa.Array:
     """
     check_type(name, values.type)
     is_number = kind == "number"
+    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        values = without_blanks_alone(values)
     try:
         # An unsafe cast rounds large integers to float64. For texts it would accept bytes that are not UTF-8.
         return values.cast(pa.float64() if is_number else pa.string(), safe=not is_number)
@@ -162,7 +165,7 @@ def cast(name: str, values: pa.Array, kind: str) -> pa.Array:
 
 
 def texts_of(name: str, values: pa.Array) -> pa.Array:
-    """Return the values of a category, label or group as texts. NaN is missing."""
+    """Return the values of a category, label or group as texts. NaN and blanks alone are missing."""
     check_type(name, values.type)
     if pa.types.is_floating(values.type):
         values = pc.if_else(pc.is_nan(values), None, values)
@@ -201,7 +204,7 @@ def first_texts(
     while left:
         before = len(left)
         for rows in read(left):
-            found |= {name: texts for name in left if len(texts := rows[name].drop_null())}
+            found |= {name: texts for name in left if len(texts := without_blanks_alone(rows[name]).drop_null())}
             left = [name for name in left if name not in found]
             # Only the columns that are left are read further.
             if not left or len(left) < before:

@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from kfp_distributed.components.prepare_data.columns.missing_texts import without_blanks_alone
+
 ISO = "%Y-%m-%d"
 """The form of ISO dates. A form is a format of strptime. Where it has no time of day, one may follow the date."""
 
@@ -155,7 +157,7 @@ def microseconds(values: pa.Array, form: str = ISO) -> tuple[pa.Int64Array, NDAr
     """Return the microseconds from 1970-01-01 to each date or time. One without a time zone is in UTC.
 
     Args:
-        values: Dates, times or their texts. Null is missing.
+        values: Dates, times or their texts. Null and blanks alone are missing.
         form: Form of texts. Default: ISO 8601.
 
     Returns:
@@ -164,7 +166,7 @@ def microseconds(values: pa.Array, form: str = ISO) -> tuple[pa.Int64Array, NDAr
     if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
         # A cast from a time of day to a time fails, and one from nanoseconds may lose digits.
         return values.cast(pa.timestamp("us", getattr(values.type, "tz", None)), safe=False).cast(pa.int64()), _NONE
-    texts = pc.utf8_trim_whitespace(values.cast(pa.string()))
+    texts = without_blanks_alone(pc.utf8_trim_whitespace(values.cast(pa.string())))
     result = _usual(texts, form)
     if result is None:
         distinct = texts.dictionary_encode()

@@ -51,6 +51,12 @@ def number_names(texts: pa.StringArray, *, of_any_form: bool = False) -> pa.Stri
     return pc.replace_with_mask(texts, is_longer, names.take(coded.indices))
 
 
+def numbers_of(texts: pa.StringArray) -> pa.DoubleArray:
+    """Return the numbers of texts, null for other texts and codes."""
+    plain = pc.utf8_trim_whitespace(texts)
+    return pc.if_else(pc.match_substring_regex(plain, _ANY_FORM), plain, None).cast(pa.float64())
+
+
 def _shortest(text: str) -> str:
     # An exponent becomes digits: without rounding, as the value of each format is to be the same.
     digits = f"{Decimal(text.strip()):f}"

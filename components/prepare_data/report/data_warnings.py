@@ -8,6 +8,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from kfp_distributed.components.prepare_data.columns.look_alikes import (
+    EXAMPLE_LENGTH,
+    by_look,
+    difference,
+    look,
+    shown_apart,
+    shown_with,
+)
 from kfp_distributed.components.prepare_data.columns.row_numbers import INDEX_NAMES, WholeNumbers
 from kfp_distributed.components.prepare_data.columns.spelled_values import FINITE
 from kfp_distributed.components.prepare_data.report.duplicates import Duplicates
@@ -32,14 +40,11 @@ _DISTINCT_SHARE = 0.5
 _MINIMUM_DISTINCT = 10
 # The same share makes a CSV column numeric.
 _NUMBER_SHARE = 0.5
-EXAMPLE_LENGTH = 30
-"""So much of an example is enough to recognize the value."""
-
 # A sign or currency, digits in groups, a decimal comma or point, a unit; no date, time or code with letters before it,
 # and no ordinal, such as 1st. Leading zeros make a code, which is a text.
 _TEXT_NUMBER = (
     r"(?!\s*0\d+\s*$|\s*\d*(?:1st|2nd|3rd|\dth)\s*$)"
-    r"\s*[-+\u2212]?[$€£¥]?\s?\d+([.,' \u00a0]\d{3})*([.,]\d+)?\s?([%$€£¥]|[^\W\d_]{1,12})?\s*"
+    r"\s*[-+\u2212]?[$€£¥]?\s?\d+([.,'\u2019 \u00a0\u2007\u2009\u202f]\d{3})*([.,]\d+)?\s?([%$€£¥]|[^\W\d_]{1,12})?\s*"
 )
 _COMMA_NUMBER = r"\s*[-+]?\d+(,\d+)?\s*"
 
@@ -163,7 +168,7 @@ def unseen_warnings(unseen: Sequence[Unseen]) -> list[str]:
     """Return one line for each category with values that no training row has; first those of no use in a split."""
     lines = [
         f"column {category.column!r} has {len(category.values):,} value{'s' * (len(category.values) > 1)} in no "
-        f"training row, such as {category.values[0][:EXAMPLE_LENGTH]!r}. "
+        f"training row, such as {_example(category)}. "
         + _lost_splits(category)
         + f"Validation and test rows with them ({category.rows:,}) count as rows without a value, as new values will "
         "when the model is used"
@@ -171,6 +176,12 @@ def unseen_warnings(unseen: Sequence[Unseen]) -> list[str]:
     ]
     hidden = len(lines) - MAXIMUM_LINES
     return lines if hidden <= 0 else [*lines[:MAXIMUM_LINES], f"… and {hidden} more such columns"]
+
+
+def _example(category: Unseen) -> str:
+    """Return a value for a line, if possible one that looks like a value of a training row."""
+    known = by_look(category.known)
+    return shown_with(max(category.values, key=lambda value: look(value) in known), known)
 
 
 def _warnings_of_column(name: str, counts: ColumnCounts, rows: int, *, is_filled: bool, is_like: bool) -> list[str]:
@@ -203,18 +214,18 @@ def _warnings_of_column(name: str, counts: ColumnCounts, rows: int, *, is_filled
             "value that occurs once. Name it in drop_columns, or write numbers or fewer categories in the source. If "
             f'they are dates, set columns to {{{name!r}: "date FORM"}}, with a format of strptime'
         )
-    elif same := _same_but_for_case(counts.values):
+    elif alike := _alike(counts.values):
         lines.append(
-            f"column {name!r} has the values {same[0][:EXAMPLE_LENGTH]!r} and {same[1][:EXAMPLE_LENGTH]!r}, which "
-            "differ only in case: if they are one value, write it in one way in the source"
+            f"column {name!r} has the values {' and '.join(shown_apart(*alike))}, {difference(*alike)}. If they are "
+            "one value, write it in one way in the source"
         )
     return lines
 
 
-def _same_but_for_case(values: Collection[str]) -> tuple[str, str] | None:
+def _alike(values: Collection[str]) -> tuple[str, str] | None:
     spellings: dict[str, str] = {}
     for value in values:
-        other = spellings.setdefault(value.casefold(), value)
+        other = spellings.setdefault(look(value), value)
         if other != value:
             return other, value
     return None

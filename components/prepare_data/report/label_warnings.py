@@ -3,8 +3,14 @@
 import re
 from collections.abc import Mapping, Sequence
 
+from kfp_distributed.components.prepare_data.columns.look_alikes import (
+    EXAMPLE_LENGTH,
+    difference,
+    look,
+    shown_apart,
+)
 from kfp_distributed.components.prepare_data.columns.spelled_values import FINITE
-from kfp_distributed.components.prepare_data.report.data_warnings import EXAMPLE_LENGTH, text_numbers
+from kfp_distributed.components.prepare_data.report.data_warnings import text_numbers
 from kfp_distributed.components.prepare_data.sources.read_rows import bounded
 
 _COUNTED_CLASSES = 20
@@ -36,11 +42,11 @@ def label_warnings(label: str, classes: Mapping[str, int]) -> list[str]:
         )
     spellings: dict[str, str] = {}
     for name in classes:
-        other = spellings.setdefault(name.strip().casefold(), name)
+        other = spellings.setdefault(look(name), name)
         if other != name:
             lines.append(
-                f"label_column {label!r} has the classes {other!r} and {name!r}, which differ only in case: "
-                "if they are one class, write it in one way in the source"
+                f"label_column {label!r} has the classes {' and '.join(shown_apart(other, name))}, "
+                f"{difference(other, name)}. If they are one class, write it in one way in the source"
             )
     return bounded(lines)
 

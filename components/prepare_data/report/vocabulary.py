@@ -24,12 +24,15 @@ class Unseen:
         rows: Number of their rows, in validation and test.
         splits: Splits with values of the column of which none is in a training row; "new" for all rows that are
             prepared like another dataset.
+        known: Values of that dataset. Default: the values are in other rows of the source, where they have a line if
+            they look alike.
     """
 
     column: str
     values: tuple[str, ...]
     rows: int
     splits: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
 
 
 @dataclass

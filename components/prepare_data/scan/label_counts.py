@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kfp_distributed.components.prepare_data.columns.look_alikes import by_look, shown_with
 from kfp_distributed.components.prepare_data.columns.spelled_values import FINITE, value_names
 from kfp_distributed.components.prepare_data.pieces.growing_vocabulary import GrowingVocabulary
 from kfp_distributed.components.prepare_data.report.data_warnings import text_form
@@ -80,8 +81,10 @@ class LabelCounts:
         elif like and self._task == "classification":
             classes = value_names(labels.drop_null().unique().to_pylist(), like.label.classes)
             unknown = [text for text, name in classes.items() if name not in like.label.classes]
+            known = by_look(like.label.classes if unknown else ())
             for row in _rows(pc.is_in(labels, pa.array(unknown, pa.string()))):
-                problems[row] = f"is {labels[row].as_py()[:40]!r}, which is no class of the dataset in like"
+                shown = shown_with(labels[row].as_py(), known)
+                problems[row] = f"is {shown}, which is no class of the dataset in like"
         return problems
 
     def count(self, labels: pa.Array) -> pa.Array:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kfp_distributed.components.prepare_data.columns.look_alikes import EXAMPLE_LENGTH
 from kfp_distributed.components.prepare_data.columns.source import Source
 from kfp_distributed.components.prepare_data.columns.spelled_values import value_names
 from kfp_distributed.components.prepare_data.pieces.growing_vocabulary import sorted_codes
@@ -22,7 +23,7 @@ from kfp_distributed.components.prepare_data.pieces.piece_codes import PieceCode
 from kfp_distributed.components.prepare_data.pieces.piece_files import PieceFiles, Pieces
 from kfp_distributed.components.prepare_data.pieces.read_ahead import read_ahead
 from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.report.data_warnings import EXAMPLE_LENGTH, column_warnings
+from kfp_distributed.components.prepare_data.report.data_warnings import column_warnings
 from kfp_distributed.components.prepare_data.report.label_warnings import label_warnings
 from kfp_distributed.components.prepare_data.report.vocabulary import Unseen
 from kfp_distributed.components.prepare_data.scan.chunk_scan import (
@@ -314,7 +315,7 @@ class Merge:
                 values = {text: rows for text, rows in present.items() if text not in column.vocabulary}
                 if values:
                     splits = ("new",) if len(values) == len(present) else ()
-                    found.append(Unseen(column.name, tuple(values), sum(values.values()), splits))
+                    found.append(Unseen(column.name, tuple(values), sum(values.values()), splits, column.vocabulary))
         return tuple(found)
 
     def _codes(

@@ -3,7 +3,7 @@
 import csv
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -13,6 +13,7 @@ import pyarrow.csv as pa_csv
 from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.columns.column_kinds import KEPT_DIGITS
+from kfp_distributed.components.prepare_data.columns.missing_texts import without_trimmed
 from kfp_distributed.components.prepare_data.columns.spelled_values import NUMBER
 from kfp_distributed.components.prepare_data.csv_format import (
     TO_UTF8,
@@ -51,8 +52,9 @@ _SHOWN = 40
 _MOST, _LEAST = str(2**63 - 1), str(-(2**63))
 
 
-SeeBlock = Callable[[bytes, Sequence[tuple[int, int]]], None]
-"""Is called with the text of a block, and the positions of the quotes around its values of several lines."""
+SeeBlock = Callable[[bytes, Sequence[tuple[int, int]], Collection[str]], None]
+"""Is called with the text of a block, the positions of the quotes around its values of several lines, and the texts for
+missing values that were found between blanks."""
 
 
 def first_rows(file: SourcePath, csv_format: CsvFormat) -> bytes:
@@ -137,14 +139,14 @@ def read_csv(
             if not block.strip(b"\r\n"):
                 continue
             values = check_quotes(block, csv_format.separation, first) if b'"' in block else []
-            if see_block:
-                see_block(block, values)
             parser = _Parser(block, names, types, csv_format, advice)
             try:
                 rows, numbers, count = *parser.rows(), 0
                 count = rows.num_rows
             except pa.ArrowInvalid:
                 rows, numbers, count = parser.usable_rows(first, reject)
+            if see_block:
+                see_block(block, values, parser.missing_texts)
             count_rows(count)
             yield Rows(rows, first + numbers)
             first += count
@@ -166,6 +168,9 @@ class _Parser:
         types: Columns to read and their types.
         csv_format: How the rows are written.
         advice: What to do about texts in columns of numbers, by column.
+
+    Attributes:
+        missing_texts: Texts for missing values that had blanks around them.
     """
 
     def __init__(
@@ -178,6 +183,7 @@ class _Parser:
     ) -> None:
         self._block, self._names, self._types, self._format = block, names, types, csv_format
         self._advice = advice
+        self.missing_texts: set[str] = set()
 
     def rows(self) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
         """Return the rows, and their numbers from 0.
@@ -193,7 +199,9 @@ class _Parser:
                 raise
             rows = self._parse(len(self._block) + 1)  # A row has more bytes than a processor parses at once.
         columns = [
-            self._numbers_of_digits(name, values) if _are_read_as_texts(self._types[name]) else values
+            self._numbers_of_digits(name, values)
+            if _are_read_as_texts(self._types[name])
+            else self._without_missing(values)
             for name, values in zip(rows.schema.names, rows.columns, strict=True)
         ]
         return pa.record_batch(columns, names=rows.schema.names), np.arange(rows.num_rows)
@@ -260,6 +268,7 @@ class _Parser:
     def _converted(self, name: str, values: pa.Array) -> tuple[pa.Array, dict[int, str]]:
         """Return a column in its type, with null in the place of values that do not fit, and their problems by row."""
         texts, problems = _texts(values)
+        texts = self._without_missing(texts)
         kind = self._types[name]
         if kind == pa.string():
             return texts, problems
@@ -274,6 +283,14 @@ class _Parser:
         plain = pc.if_else(is_number, plain, None)
         is_plain = not _are_read_as_texts(kind)
         return (plain.cast(kind) if is_plain else self._numbers_of_digits(name, plain)), problems
+
+    def _without_missing(self, values: pa.Array) -> pa.Array:
+        """Return values with null in the place of texts for missing values that have blanks around them."""
+        if not pa.types.is_string(values.type):
+            return values
+        texts, found = without_trimmed(values, self._format.trimmed_missing)
+        self.missing_texts |= found
+        return texts
 
     def _advice_for_guessed(self, name: str, text: str) -> str:
         """Return what to do about a text in a column whose first values are numbers."""

@@ -1,6 +1,6 @@
 """CSV files as a table: the values decide how each column is read."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -29,7 +29,7 @@ from kfp_distributed.components.prepare_data.columns.date_columns import (
     open_dates,
 )
 from kfp_distributed.components.prepare_data.columns.dates import are_dates
-from kfp_distributed.components.prepare_data.columns.spelled_values import FINITE
+from kfp_distributed.components.prepare_data.columns.spelled_values import FINITE, numbers_of
 from kfp_distributed.components.prepare_data.columns.times import time_type
 from kfp_distributed.components.prepare_data.csv_format import CsvFormat, utf8_line
 from kfp_distributed.components.prepare_data.preparation_options import Options
@@ -127,8 +127,15 @@ class CsvTable:
             yield Rows(self._without_missing(_with_points(rows, values, self._format)), numbers)
 
     def _without_missing(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows in which numbers that stand for missing ones are null, however they are written."""
+        """Return rows in which numbers that stand for missing ones are null, however they are written.
+
+        Kept texts stay as they are written.
+        """
+        kept = [name for name, kind in self._options.columns.items() if kind in KEPT_TYPES]
         for position, values in enumerate(rows.columns if self._missing_numbers else ()):
+            name = rows.schema.names[position]
+            if pa.types.is_string(values.type) and name not in kept:
+                rows = rows.set_column(position, name, self._without_missing_numbers(values))
             are_integers = pa.types.is_integer(values.type)
             if not (are_integers or pa.types.is_floating(values.type)):
                 continue
@@ -139,16 +146,38 @@ class CsvTable:
                 if are_missing.true_count:
                     self._missing_texts.add(text)
                     values = pc.if_else(are_missing, None, values)
-                    rows = rows.set_column(position, rows.schema.names[position], values)
+                    rows = rows.set_column(position, name, values)
         return rows
 
-    def _see(self, block: bytes, values: Sequence[tuple[int, int]]) -> None:
-        """Note which texts for missing values occur, and a quoted value that may have taken rows."""
+    def _without_missing_numbers(self, texts: pa.StringArray) -> pa.StringArray:
+        """Return texts with null in the place of numbers that stand for missing ones, however they are written."""
+        coded = texts.dictionary_encode()
+        numbers = numbers_of(pc.replace_substring(coded.dictionary, self._format.decimal, "."))
+        for text, number in self._missing_numbers.items():
+            # Where the text is a code, such as "007", other spellings of its number are not.
+            is_code = numbers_of(pa.array([text.replace(self._format.decimal, ".")])).null_count
+            are_missing = pc.fill_null(pc.equal(numbers, number), False)
+            if are_missing.true_count and not is_code:
+                self._missing_texts.add(text)
+                texts = pc.if_else(pc.fill_null(are_missing.take(coded.indices), False), None, texts)
+        return texts
+
+    def _see(self, block: bytes, values: Sequence[tuple[int, int]], found: Collection[str]) -> None:
+        """Note which texts for missing values occur, and a quoted value that may have taken rows.
+
+        Args:
+            block: Rows.
+            values: Positions of the quotes around values of several lines.
+            found: Texts for missing values that have blanks around them.
+        """
         if not self._swallowing:
             self._swallowing = rows_in_quotes(block, self._format.separator, values)
         for text in {*self._format.missing} - self._missing_texts:
-            value = text.encode()
-            if value in block and _has_value(block, value, self._format.separator.encode()):
+            separator = self._format.separator.encode()
+            spelled = (value.encode() for value in (text, text.strip()))
+            if text.strip() in found or any(
+                value in block and _has_value(block, value, separator) for value in spelled
+            ):
                 self._missing_texts.add(text)
 
     def _advice(self) -> dict[str, str]:

@@ -161,7 +161,10 @@ class JsonTable:
 
 
 def _survey(files: Sequence[SourcePath], names: Sequence[str]) -> dict[str, tuple[pa.DataType, pa.StringArray]]:
-    """Return the type of the first values of each column, null if all are missing, and the texts among them."""
+    """Return the type of the first values of each column, null if all are missing, and the texts among them.
+
+    Texts of blanks alone are missing, but show the type.
+    """
     found: dict[str, tuple[pa.DataType, pa.StringArray]] = {}
     for file in files:
         with read_errors(file.name):
@@ -176,7 +179,7 @@ def _survey(files: Sequence[SourcePath], names: Sequence[str]) -> dict[str, tupl
                 for name in left:
                     values = [value for row in rows if (value := row.get(name)) is not None]
                     if values and (name not in found or not _is_open(_type_of(values))):
-                        texts = [value for value in values if isinstance(value, str)]
+                        texts = [value for value in values if isinstance(value, str) and value.strip()]
                         found[name] = _type_of(values), pa.array(texts, pa.string())
     nothing = (pa.null(), pa.array([], pa.string()))
     return {name: found.get(name, nothing) for name in names}
