@@ -21,10 +21,10 @@ from rich.console import Console
 from kfp_distributed.components.deploy_model.local_deployment import SERVERS_VARIABLE
 from kfp_distributed.components.kfp_interface.kfp_internals import (
     SharedContext,
+    corrected_runner,
     input_without_value,
     local_configuration,
     restore_local_configuration,
-    steps_in_threads,
 )
 from kfp_distributed.components.train.run.runners.choose import RUNNER_VARIABLE
 from kfp_distributed.components.train.run.signals import ended_by_signals
@@ -138,7 +138,7 @@ def _run_in(root: Path, embedded_store: bool, progress: bool | None) -> Iterator
     in_main_thread = threading.current_thread() is threading.main_thread()
     with ended_by_signals(cleanup.close) if in_main_thread else closing(cleanup):
         cleanup.callback(_restore, dict(os.environ), local_configuration())
-        running = cleanup.enter_context(steps_in_threads())
+        running = cleanup.enter_context(corrected_runner())
         logging.getLogger().addFilter(_explain_unresolved_condition)
         cleanup.callback(logging.getLogger().removeFilter, _explain_unresolved_condition)
         # kfp leaves a folder for each step. A process that still writes into one may keep it.

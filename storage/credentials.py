@@ -100,10 +100,15 @@ def _store_of_cluster(get: Callable[[str], str | None], secret: str, uri: str) -
         uri: Address in the store.
 
     Raises:
-        ValueError: The cluster does not answer, or the Secret does not exist or cannot be read.
+        ValueError: The cluster does not answer, the Secret does not exist or cannot be read, or there is no client.
     """
     try:
         read = reader(connect(), _explain, AWAY_SECONDS)
+    except ModuleNotFoundError:
+        # A replica in a stock image gets keys in its environment.
+        raise ValueError(
+            f"no credentials for the object store, because the environment has no keys: {WHAT_TO_SET}"
+        ) from None
     except ValueError as error:
         raise ValueError(f"{error}; or {WHAT_TO_SET}") from None
     namespace, _, name = secret.rpartition("/")

@@ -7,7 +7,7 @@ tests/components/test_kfp_internals.py fails when one is no longer needed.
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
@@ -144,13 +144,17 @@ class SharedContext:
 
 
 @contextmanager
-def steps_in_threads() -> Iterator[SharedContext]:
-    """Let `kfp.local` run steps side by side, as those of a ParallelFor, without changing `print` and logging for good.
+def corrected_runner() -> Iterator[SharedContext]:
+    """Let `kfp.local` run steps side by side, as those of a ParallelFor, and pass their inputs as they are.
 
     kfp replaces `print` and the handlers of the root logger while a step runs, and sets back what it found. A step that
     begins beside another finds those of the other step, so each further step indents its lines more, the records of a
     step get lost, and `print` stays indented after the run:
     https://github.com/kubeflow/pipelines/blob/268e0898ecdd3f9447988b6e675676eb21c584f0/sdk/python/kfp/local/logging_utils.py.
+
+    It also replaces each "python3" in the inputs of a step by the path of its interpreter, such as in the source of a
+    function: https://github.com/kubeflow/pipelines/blob/2.15.0/sdk/python/kfp/local/subprocess_task_handler.py
+    (replace_python_executable).
 
     Yields:
         The context in which each step runs. Where it is refused, no other step begins; kfp's ParallelFor would begin
@@ -168,6 +172,7 @@ def steps_in_threads() -> Iterator[SharedContext]:
         (logging_utils, "local_logger_context", running),
         (logging_utils, "indented_print", indented),
         (subprocess_task_handler, "run_local_subprocess", run_unless_refused),
+        (subprocess_task_handler, "replace_python_executable", _with_interpreter),
     )
     before = [getattr(module, name) for module, name, _ in replaced]
     for module, name, value in replaced:
@@ -179,6 +184,14 @@ def steps_in_threads() -> Iterator[SharedContext]:
             setattr(module, name, value)
         indented.close()
         running.close()
+
+
+def _with_interpreter(command: Sequence[str], interpreter: str) -> list[str]:
+    """Return the command of a step with an interpreter in place of python3, in the scripts of shells alone."""
+    return [
+        argument.replace("python3", interpreter) if flag in ("-c", "-ec") and shell.endswith("sh") else argument
+        for shell, flag, argument in zip(["", "", *command], ["", *command], command, strict=False)
+    ]
 
 
 def input_without_value(error: BaseException) -> str:

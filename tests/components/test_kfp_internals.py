@@ -12,9 +12,9 @@ from kfp.local import logging_utils, subprocess_task_handler
 from kfp_distributed.components.kfp_interface.kfp_internals import (
     NeverCached,
     as_float_channel,
+    corrected_runner,
     local_configuration,
     restore_local_configuration,
-    steps_in_threads,
 )
 
 
@@ -74,7 +74,7 @@ def changed_by_overlapping_steps() -> list[bool]:
 
 def test_steps_that_overlap_change_print_and_logging_for_good_and_go_on_without_the_library():
     assert changed_by_overlapping_steps() == [True, True]
-    with steps_in_threads() as running:
+    with corrected_runner() as running:
         assert changed_by_overlapping_steps() == [False, False]
         assert subprocess_task_handler.run_local_subprocess(["true"]) == 0
         running.is_refused = True
@@ -83,3 +83,16 @@ def test_steps_that_overlap_change_print_and_logging_for_good_and_go_on_without_
             pass
     assert changed_by_overlapping_steps() == [True, True]
     assert subprocess_task_handler.run_local_subprocess(["true"]) == 0
+
+
+def test_kfp_local_replaces_python3_in_the_inputs_of_a_step_without_the_library():
+    script = 'python3 -m pip install kfp && "$0" "$@"'
+    program = 'python3 "$program_path/ephemeral_component.py" "$@"'
+    command = ["sh", "-c", script, "sh", "-ec", program, "print('python3')", "--executor_input", '{"x": "python3.11"}']
+    other = subprocess_task_handler.replace_python_executable
+    assert other(command, "/venv/python")[-1] == '{"x": "/venv/python.11"}'
+    with corrected_runner():
+        replaced = subprocess_task_handler.replace_python_executable(command, "/venv/python")
+    scripts = [text.replace("python3", "/venv/python") for text in (script, program)]
+    assert replaced == ["sh", "-c", scripts[0], "sh", "-ec", scripts[1], *command[6:]]
+    assert subprocess_task_handler.replace_python_executable is other

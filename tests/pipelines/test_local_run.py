@@ -241,6 +241,16 @@ def test_steps_side_by_side_leave_print_and_logging_as_before(tmp_path):
     assert set(re.findall(r"^ *(?=\[KFP Executor)", log, re.MULTILINE)) == {"    "}
 
 
+@dsl.component(install_kfp_package=False)
+def given(text: str) -> str:
+    return text
+
+
+def test_an_input_keeps_the_word_python3(tmp_path):
+    with local_run(tmp_path, embedded_store=False):
+        assert given(text="about python3.11").output == "about python3.11"
+
+
 def test_a_condition_that_kfp_cannot_evaluate_on_this_machine_is_explained(tmp_path, capsys):
     """kfp 2.17 takes it as False. Where a later kfp evaluates it, the explanation can go."""
     with local_run(tmp_path, embedded_store=False):

@@ -230,3 +230,15 @@ def test_an_error_that_passes_is_no_error(kubernetes, monkeypatch):
     timer.start()
     assert credentials_from_environment(secret_env("mine/store")).access_key == "my"
     timer.join()
+
+
+def test_a_replica_without_the_client_of_kubernetes_names_the_missing_keys(monkeypatch):
+    """As one whose Secret has empty keys."""
+
+    def connect():
+        raise ModuleNotFoundError("No module named 'kubernetes'")
+
+    monkeypatch.setattr(module, "connect", connect)
+    empty = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    with pytest.raises(ValueError, match=r"^no credentials for the object store, because the environment has no keys"):
+        credentials_from_environment(empty)
