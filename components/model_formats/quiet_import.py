@@ -39,7 +39,9 @@ def quiet_tensorflow() -> Iterator[None]:
         yield
         return
     stderr = os.dup(2)
-    log_filter = subprocess.Popen([sys.executable, "-IS", "-c", _FILTER], stdin=subprocess.PIPE, stdout=stderr)
+    # Ctrl-C in a terminal reaches all processes of its group. The filter ends with its input.
+    filter_command = [sys.executable, "-IS", "-c", _FILTER]
+    log_filter = subprocess.Popen(filter_command, stdin=subprocess.PIPE, stdout=stderr, process_group=0)
     assert log_filter.stdin
     os.dup2(log_filter.stdin.fileno(), 2)
     try:

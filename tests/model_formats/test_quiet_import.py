@@ -1,5 +1,7 @@
 import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -45,3 +47,18 @@ def test_a_failing_import_raises_its_error_and_restores_stderr(capfd, monkeypatc
         raise ImportError("libcudart.so.12")
     os.write(2, b"after")
     assert capfd.readouterr().err == "after"
+
+
+def test_ctrl_c_during_the_import_prints_one_traceback():
+    # In a group of its own, as in a terminal.
+    program = (
+        "import os, signal\n"
+        "from kfp_distributed.components.model_formats.quiet_import import quiet_tensorflow\n"
+        "with quiet_tensorflow():\n"
+        "    os.write(2, b'importing\\n')\n"
+        "    os.killpg(0, signal.SIGINT)\n"
+        "    signal.pause()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, start_new_session=True)
+    assert ended.stderr.startswith("importing\n")
+    assert ended.stderr.count("Traceback") == 1

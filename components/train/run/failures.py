@@ -2,7 +2,7 @@
 
 import re
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from kfp_distributed.components.train.run.facts import ReplicaChanged
@@ -45,13 +45,17 @@ _OWN_CODES = {
     CHECKPOINT_REJECTED: "it failed right after it had restored a checkpoint",
 }
 
-_RANK = r"(?:\[[\w,.-]+\](?:<\w+>)?: ?)?"
-"""Beginning of a line that a launcher of ranks adds: "[rank1]: " of torchrun, "[1,0]<stderr>:" of mpirun."""
+_RANK = r"(?:\[[\w,.-]+\](?:<\w+>)?:)*"
+"""Beginning of a line that launchers of ranks add: "[rank1]:" of torchrun, "[1,0]<stderr>:" of mpirun. torch adds
+"[rank1]: ", with a space."""
 
-_EXCEPTION = re.compile(rf"{_RANK}(?P<line>(?P<name>(?:[^\W\d]\w*\.)*[A-Z]\w*)(?:: .*|:? *))", re.DOTALL)
+_EXCEPTION = re.compile(rf"{_RANK} ?(?P<line>(?P<name>(?:[^\W\d]\w*\.)*[A-Z]\w*)(?:: .*|:? *))", re.DOTALL)
 _ERROR_NAME = re.compile(r".*(Error|Exception|Interrupt)")
 _TRACEBACK_LINE = re.compile(rf"{_RANK}  +\S.*", re.DOTALL)
 _FIRST_LINE = "Traceback (most recent call last)"
+_FRAME = re.compile(rf"{_RANK}(?P<indent> ?(?:[ |]*\| )?)  (?:File \".*\", line \d+, in |\[Previous line repeated )")
+"""A frame of a traceback. Those of an exception group begin with a bar."""
+
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _LAUNCHER_ERROR = "ChildFailedError"
 """torchrun raises it after the exception of a rank."""
@@ -109,24 +113,37 @@ def exception_line(lines: Sequence[str]) -> str:
 def lines_of_cause(lines: Sequence[str], usual: int) -> Sequence[str]:
     """Return the last lines of a replica, more of them if they would begin within its last exception.
 
+    The frames of tracebacks are left out, since the log of the step has shown them.
+
     Args:
         lines: The known lines.
         usual: Number of lines to return otherwise.
     """
-    plain = [re.sub(rf"^(?:{_RANK}){{1,3}}", "", line) for line in lines]
+    shown = list(_without_frames(lines))
+    plain = [re.sub(f"^{_RANK} ?", "", line) for line in shown]
     starts = [number for number, line in enumerate(plain) if line.startswith(_FIRST_LINE)]
-    begin = max(0, len(lines) - usual)
+    begin = max(0, len(shown) - usual)
     if not starts:
-        return lines[begin:]
-    first = end = starts.pop()
-    for _ in ("the frames and the name of the exception", "more lines of its text"):
+        return shown[begin:]
+    first = starts.pop()
+    end = first + 2  # The first line is followed by the name of the exception, whose text may have more lines.
+    while end < len(plain) and plain[end].startswith((" ", "\t")):
         end += 1
-        while end < len(plain) and plain[end].startswith((" ", "\t")):
-            end += 1
     # With the exceptions that led to it.
     while starts and any(line.startswith(_CHAINED) for line in plain[starts[-1] : first]):
         first = starts.pop()
-    return lines[first if first < begin < end else begin :]
+    return shown[first if first < begin < end else begin :]
+
+
+def _without_frames(lines: Iterable[str]) -> Iterator[str]:
+    """Yield log lines without the frames of tracebacks, each of which may have source lines."""
+    source = ""
+    for line in lines:
+        if frame := _FRAME.match(line):
+            source = rf"{_RANK}{re.escape(frame['indent'])}    "
+        elif not source or not re.match(source, line):
+            source = ""
+            yield line
 
 
 def was_killed(end: ReplicaChanged) -> bool:
