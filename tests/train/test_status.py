@@ -277,7 +277,12 @@ def test_failure_cause(facts, cause):
 
 CHAINED = "During handling of the above exception, another exception"
 FIRST = "Traceback (most recent call last):"
-FRAMES = ['  File "program.py", line 3, in <module>', "    fit()", "    ~~~^^", "  [Previous line repeated 2 more times]"]
+FRAMES = [
+    '  File "program.py", line 3, in <module>',
+    "    fit()",
+    "    ~~~^^",
+    "  [Previous line repeated 2 more times]",
+]
 GROUP = ["  | " + frame for frame in FRAMES]
 SIZES = [f"\tsize mismatch {number}" for number in range(24)]
 SETTINGS = ["{", *(f"  a: {number}" for number in range(40)), "}"]
