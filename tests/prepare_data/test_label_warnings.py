@@ -97,17 +97,25 @@ ALIKE = {
 
 
 @pytest.mark.parametrize(("value", "other", "shown"), ALIKE.values(), ids=ALIKE)
-def test_classes_and_categories_that_look_alike_are_named(file, run, capsys, value, other, shown):
-    rows = [f"{i},{[value, other, 'x'][i // 2 % 3]},{[value, other][i % 2]}\n" for i in range(60)]
-    run(file("data.csv", "x,town,label\n" + "".join(rows)))
+def test_classes_categories_and_groups_that_look_alike_are_named(file, run, capsys, value, other, shown):
+    rows = [
+        f"{i},{[value, other, 'x'][i // 2 % 3]},{[value, other, *'vwxyz'][i % 7]},{[value, other][i % 2]}\n"
+        for i in range(60)
+    ]
+    run(file("data.csv", "x,town,group,label\n" + "".join(rows)), group_column="group")
     log = capsys.readouterr().out
-    for beginning in ("label_column 'label' has the classes", "column 'town' has the values"):
+    beginnings = (
+        "label_column 'label' has the classes",
+        "column 'town' has the values",
+        "group_column 'group' has the values",
+    )
+    for beginning in beginnings:
         (line,) = [line for line in log.splitlines() if line.startswith(f"warning: {beginning}")]
         values, _, rest = line.removeprefix(f"warning: {beginning} ").partition(
             ", which look alike: they differ in inv"
         )
         assert {*values.split(" and ")} == {*shown.split(" and ")}
-        assert rest.endswith("write it in one way in the source")
+        assert "write it in one way in the source" in rest
 
 
 def test_a_value_that_looks_like_one_of_the_dataset_in_like_is_shown_with_it(file, run, capsys):
@@ -122,8 +130,9 @@ def test_a_value_that_looks_like_one_of_the_dataset_in_like_is_shown_with_it(fil
 
 def test_values_that_do_not_look_alike_have_no_line(file, run, capsys):
     names = ["Zürich", "Zurich", "New York", "NewYork", "a.b", "a-b", "1", "l"]
-    rows = [f"{i},{names[i % 8]},{names[i // 2 % 8]}\n" for i in range(160)]
-    run(file("data.csv", "x,town,label\n" + "".join(rows)))
+    groups = ["True", "TRUE", "5 Jan 2024", "05 jan 2024", *names]
+    rows = [f"{i},{names[i % 8]},{groups[i % 12]},{names[i // 2 % 8]}\n" for i in range(160)]
+    run(file("data.csv", "x,town,group,label\n" + "".join(rows)), group_column="group")
     log = capsys.readouterr().out
     assert "which differ" not in log
     assert "look alike" not in log

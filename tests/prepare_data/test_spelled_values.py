@@ -232,14 +232,21 @@ def test_the_same_rows_are_the_same_dataset(run, tmp_path, capsys, kind, split_b
         ),
         ("2024-01-31T10:00:00Z", "2024-01-31 10:00", "2024-01-31T11:00:00+01:00", "2024-01-31 10:00:00 AM"),
         ("2024-01-31T10:00:00.5Z", "2024-01-31 10:00:00.500000"),
+        ("2024-01-05", "2024/1/5", "2024.01.05", "Jan 5, 2024", "January 05 2024", "5-jan-2024", "05 JAN 2024 00:00"),
+        ("1/13/2024", "01/13/2024", "1/13/2024 0:00", "01/13/2024 00:00:00", "1/13/2024 12:00 AM"),
+        ("2.1.2024", "02.01.2024", "2.01.2024 00:00"),
+        ("2-1-2024 13:05", "02-01-2024 1:05 pm"),
+        ("true", "True", "TRUE", " true"),
     ],
 )
-def test_a_date_is_one_group_in_all_spellings(spellings):
+def test_a_value_is_one_group_in_all_spellings(spellings):
     assert len({*hashes_of_texts(pa.array(spellings)).tolist()}) == 1
 
 
 def test_other_texts_and_moments_are_other_groups():
     texts = ["2024-01-31", "2024-02-31", "2024-13-01", "31.1.2024", "2024-01-31 x", "", "date 0", "1970-01-01"]
+    texts += ["2/1/2024", "1/2/2024", "2.1.2024", "1.2.2024", "2024-01", "2024/01", "true", "truth", "5", "1.5.19"]
+    texts += ["1/13/2024", "31/1/2024", "12/31/2024", "31/31/2024", "Mai 5, 2024", "5 May", "Feb 30, 2024", "2/30/2024"]
     moments = [f"2024-01-31 00:00:00.{digits}" for digits in ("000001", "000000001", "000000002")]
     assert len({*hashes_of_texts(pa.array(texts + moments)).tolist()}) == len(texts + moments)
 

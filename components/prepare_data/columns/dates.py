@@ -78,6 +78,8 @@ def _pattern(form: str) -> str:
 
 
 _PATTERNS = {form: _pattern(form) for family in (*_FAMILIES, _SHORT_FORMS) for form in family}
+# Days alone have several spellings, in digits and in times of day.
+_FORMS_OF_DAYS = [form for family in _FAMILIES for form in family if "%d" in form]
 
 
 def are_dates(texts: pa.StringArray) -> bool:
@@ -201,15 +203,27 @@ def _usual(texts: pa.StringArray, form: str) -> pa.Int64Array | None:
 
 
 def names_of_dates(texts: pa.StringArray) -> pa.StringArray:
-    """Return ISO dates and times by their moment, so that one has one name in all spellings. Other texts stay."""
-    exact = pc.replace_substring_regex(texts, r"([.,]\d{6})0+(\D|$)", r"\1\2")
-    are_dates = pc.and_not(
-        pc.match_substring_regex(exact, _PATTERNS[ISO]), pc.match_substring_regex(exact, r"[.,]\d{7}")
-    )
-    if not are_dates.true_count:
+    """Return dates and times by their moment, so that one has one name in all spellings. Other texts stay.
+
+    A date whose day and month may be in either order has a name of its own: 2/1/2024 is that of 02/01/2024 alone.
+    """
+    may_be = pc.fill_null(pc.match_substring_regex(texts, _MAY_BE_DATE), False)
+    if not may_be.true_count:
         return texts
-    moments, _ = microseconds(pc.if_else(are_dates, exact, None))
-    return pc.if_else(moments.is_valid(), pc.binary_join_element_wise("\0date", moments.cast(pa.string()), " "), texts)
+    # Digits after the microseconds would get lost, so such texts stay, unless these are zeros.
+    exact = pc.replace_substring_regex(texts.filter(may_be), r"([.,]\d{6})0+(\D|$)", r"\1\2")
+    names, is_open = texts.filter(may_be), pc.invert(pc.match_substring_regex(exact, r"[.,]\d{7}"))
+    for form in _FORMS_OF_DAYS:
+        found = pc.and_(is_open, pc.match_substring_regex(exact, _PATTERNS[form]))
+        if not found.true_count:
+            continue
+        moments, _ = microseconds(pc.if_else(found, exact, None), form)
+        prefix = f"\0date {form if re.match('%[dm].%[dm]', form) else ''}"
+        names = pc.if_else(
+            moments.is_valid(), pc.binary_join_element_wise(prefix, moments.cast(pa.string()), " "), names
+        )
+        is_open = pc.and_not(is_open, found)
+    return pc.replace_with_mask(texts, may_be, names)
 
 
 def days(microseconds: pa.Int64Array) -> pa.DoubleArray:

@@ -1,7 +1,7 @@
 """Texts that look alike, but are different values (pure)."""
 
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import takewhile
 
 EXAMPLE_LENGTH = 30
@@ -38,6 +38,15 @@ def shown_apart(text: str, other: str) -> tuple[str, str]:
     if differ_in_case(text, other) or look(shown[0]) != look(shown[1]):
         return shown
     return ascii(parts[0]), ascii(parts[1])
+
+
+def pairs_alike(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield each text that looks like one before it, after the first one that does."""
+    first: dict[str, str] = {}
+    for text in texts:
+        other = first.setdefault(look(text), text)
+        if other != text:
+            yield other, text
 
 
 def by_look(texts: Iterable[str]) -> dict[str, str]:

@@ -32,6 +32,12 @@ def are_booleans(texts: Collection[str]) -> bool:
     return len(texts) > 0 and all(text.strip().lower() in _BOOLEANS for text in texts)
 
 
+def boolean_names(texts: pa.StringArray) -> pa.StringArray:
+    """Return texts in which each boolean is "false" or "true". Other texts stay."""
+    is_boolean = pc.match_substring_regex(texts, r"^\s*(?i:false|true)\s*$")
+    return pc.if_else(is_boolean, pc.utf8_lower(pc.utf8_trim_whitespace(texts)), texts)
+
+
 def number_names(texts: pa.StringArray, *, of_any_form: bool = False) -> pa.StringArray:
     """Return texts in which each number has its shortest form: "5" for "5.0", " 5" and "5e+00", "0" for "-0.0".
 

@@ -13,6 +13,7 @@ from kfp_distributed.components.prepare_data.columns.look_alikes import (
     by_look,
     difference,
     look,
+    pairs_alike,
     shown_apart,
     shown_with,
 )
@@ -214,21 +215,12 @@ def _warnings_of_column(name: str, counts: ColumnCounts, rows: int, *, is_filled
             "value that occurs once. Name it in drop_columns, or write numbers or fewer categories in the source. If "
             f'they are dates, set columns to {{{name!r}: "date FORM"}}, with a format of strptime'
         )
-    elif alike := _alike(counts.values):
+    elif alike := next(pairs_alike(counts.values), None):
         lines.append(
             f"column {name!r} has the values {' and '.join(shown_apart(*alike))}, {difference(*alike)}. If they are "
             "one value, write it in one way in the source"
         )
     return lines
-
-
-def _alike(values: Collection[str]) -> tuple[str, str] | None:
-    spellings: dict[str, str] = {}
-    for value in values:
-        other = spellings.setdefault(look(value), value)
-        if other != value:
-            return other, value
-    return None
 
 
 def _lost_splits(category: Unseen) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from kfp_distributed.components.prepare_data.columns.look_alikes import (
     EXAMPLE_LENGTH,
     difference,
-    look,
+    pairs_alike,
     shown_apart,
 )
 from kfp_distributed.components.prepare_data.columns.spelled_values import FINITE
@@ -40,14 +40,11 @@ def label_warnings(label: str, classes: Mapping[str, int]) -> list[str]:
             'is unknown, leave its rows out: set on_bad_row to "skip", and write null, or in CSV files add the text to '
             "missing of csv_format"
         )
-    spellings: dict[str, str] = {}
-    for name in classes:
-        other = spellings.setdefault(look(name), name)
-        if other != name:
-            lines.append(
-                f"label_column {label!r} has the classes {' and '.join(shown_apart(other, name))}, "
-                f"{difference(other, name)}. If they are one class, write it in one way in the source"
-            )
+    for alike in pairs_alike(classes):
+        lines.append(
+            f"label_column {label!r} has the classes {' and '.join(shown_apart(*alike))}, {difference(*alike)}. If "
+            "they are one class, write it in one way in the source"
+        )
     return bounded(lines)
 
 

@@ -15,7 +15,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kfp_distributed.components.prepare_data.columns.look_alikes import EXAMPLE_LENGTH
+from kfp_distributed.components.prepare_data.columns.look_alikes import (
+    EXAMPLE_LENGTH,
+    difference,
+    pairs_alike,
+    shown_apart,
+)
 from kfp_distributed.components.prepare_data.columns.source import Source
 from kfp_distributed.components.prepare_data.columns.spelled_values import value_names
 from kfp_distributed.components.prepare_data.pieces.growing_vocabulary import sorted_codes
@@ -35,7 +40,7 @@ from kfp_distributed.components.prepare_data.scan.chunk_scan import (
     empty_scan,
     scan_blocks,
 )
-from kfp_distributed.components.prepare_data.scan.split_keys import DRAWN, FIXED_SPLIT
+from kfp_distributed.components.prepare_data.scan.split_keys import DRAWN, FIXED_SPLIT, group_names
 from kfp_distributed.components.prepare_data.sources.chunks import CHUNK_BYTES
 from kfp_distributed.components.prepare_data.sources.read_rows import RejectedRows, rows_by_column
 from kfp_distributed.storage.dataset import Column, Label
@@ -287,6 +292,7 @@ class Merge:
             {name: count.missing for name, count in counts.items()},
             [
                 *self._lines_about_rare_classes(spelled),
+                *self._lines_about_groups(),
                 *column_warnings(counts, self._all.rows, filled, is_like=like is not None),
                 *label_warnings(label.name, dict(zip(label.classes, class_counts, strict=True))),
             ],
@@ -305,6 +311,19 @@ class Merge:
         return [
             f"left out the rows of {len(rare):,} class{'es' * (len(rare) > 1)} of one row (rare_classes), such as "
             f"{rare[0][:EXAMPLE_LENGTH]!r}"
+        ]
+
+    def _lines_about_groups(self) -> list[str]:
+        """Return a line if two of the first groups look alike."""
+        first = [*self._all.groups.first]
+        groups = dict(zip(group_names(pa.array(first, pa.string())).to_pylist(), first, strict=True))
+        alike = next(pairs_alike(groups.values()), None)
+        if not alike:
+            return []
+        return [
+            f"group_column {self._source.split_by.column!r} has the values {' and '.join(shown_apart(*alike))}, "
+            f"{difference(*alike)}, and are two groups. If they are one value, write it in one way in the source, so "
+            "that its rows are in one split"
         ]
 
     def _unseen(self, columns: Iterable[Column]) -> tuple[Unseen, ...]:
