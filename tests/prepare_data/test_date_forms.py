@@ -274,32 +274,38 @@ def test_wrong_formats_are_refused(kind):
         )
 
 
-def test_whole_numbers_in_the_order_of_days_are_named(file, run, capsys):
-    rows = "".join(f"{day.strftime('%d%m%Y')},{'ab'[row % 2]}\n" for row, day in enumerate(DAYS))
+NUMBERS = ["csv", "jsonl", "parquet", "npz"]
+
+
+@pytest.mark.parametrize("ending", NUMBERS)
+def test_whole_numbers_in_the_order_of_days_are_named(file, run, capsys, ending):
+    texts = [day.strftime("%d%m%Y") for day in DAYS]
+    source = source_of(file, ending, texts if ending == "csv" else [*map(int, texts)])
     line = "time_column 'at' has numbers such as 01012018, and the rows have their order. If they are dates, set"
     for columns, is_named in (({"at": "number"}, False), ({"at": "date %d%m%Y"}, False), ({}, True)):
-        run(
-            file("data.csv", "at,x,label\n" + rows.replace(",", ",1,")), str(columns), time_column="at", columns=columns
-        )
+        run(source, str(columns), time_column="at", columns=columns)
         assert (line in capsys.readouterr().out) == is_named, columns
 
 
-def test_whole_numbers_that_may_be_dates_are_named(file, run, capsys):
-    texts = [day.strftime("%Y%m%d") for day in DAYS]
-    source = source_of(file, "csv", texts)
+@pytest.mark.parametrize("ending", NUMBERS)
+def test_whole_numbers_that_may_be_dates_are_named(file, run, capsys, ending):
+    numbers = [int(day.strftime("%Y%m%d")) for day in DAYS]
+    source = source_of(file, ending, numbers)
     line = """column 'at' has numbers such as 20180101, which may be dates. If they are, set columns to"""
     assert column(run(source, "numbers")).source_type == ""
     assert line in capsys.readouterr().out
     assert column(run(source, columns={"at": "date %Y%m%d"})).source_type == "date %Y%m%d"
     assert line not in capsys.readouterr().out
-    assert column(run(source_of(file, "csv", [*texts[:-1], "20181315"]), "codes")).source_type == ""
+    assert column(run(source_of(file, ending, [*numbers[:-1], 20181315]), "codes")).source_type == ""
     assert line not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("ending", NUMBERS)
 @pytest.mark.parametrize(("form", "shown"), [("%m.%Y", "01.2018"), ("%m%Y", "012018")])
-def test_numbers_that_may_be_months_are_named(file, run, capsys, form, shown):
-    rows = "".join(f"{month.strftime(form)},1,{'ab'[row % 2]}\n" for row, month in enumerate(DAYS))
-    source = file("data.csv", "at,x,label\n" + rows)
+def test_numbers_that_may_be_months_are_named(file, run, capsys, form, shown, ending):
+    texts = [month.strftime(form) for month in DAYS]
+    kind = float if "." in form else int
+    source = source_of(file, ending, texts if ending == "csv" else [*map(kind, texts)])
     run(source, "numbers", time_column="at")
     line = (
         f"time_column 'at' has numbers such as {shown}, and the rows have their order. If they are dates, set its kind"
@@ -311,3 +317,10 @@ def test_numbers_that_may_be_months_are_named(file, run, capsys, form, shown):
     assert "which may be dates" not in capsys.readouterr().out
     run(source, "input")
     assert ("column 'at' has numbers such as 01.2018, which may be dates" in capsys.readouterr().out) == ("." in form)
+
+
+def test_other_numbers_are_not_named_as_dates(file, run, capsys):
+    numbers = {"price": 4.25, "count": 20181, "large": 2**62, "third": 1 / 3, "negative": -20180101, "year": 2018}
+    rows = [{**numbers, "label": "ab"[row % 2], "row": row} for row in range(60)]
+    run(file("data.jsonl", "".join(json.dumps(row) + "\n" for row in rows)))
+    assert "may be dates" not in capsys.readouterr().out

@@ -4,9 +4,12 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.columns.dates import (
     ISO,
@@ -96,38 +99,63 @@ def _choices(text: str, forms: Sequence[str]) -> str:
     return f"set its kind in columns to {choices}{century}"
 
 
-def lines_about_plain_days(first: Mapping[str, pa.StringArray]) -> list[str]:
-    """Return one line for each column of numbers that may be dates, such as 20181015 and 10.2018.
+@dataclass
+class PlainDates:
+    """The forms of dates that all numbers of a column have, such as 20181015 and 10.2018.
+
+    Attributes:
+        forms: The forms. None before the first number.
+        example: The first number in the first of these forms.
+    """
+
+    forms: Sequence[str] | None = None
+    example: str = ""
+
+    def add(self, numbers: NDArray[Any]) -> None:
+        """Add a batch of numbers and NaN."""
+        for part in (numbers[:100], numbers[100:]):  # Few columns need more than the first numbers.
+            if self.forms is None or len(self.forms):
+                texts = [_digits(number) for number in np.unique(part[np.isfinite(part)]).tolist()]
+                self.merge(PlainDates(plain_forms(pa.array(texts, pa.string())), texts[0]) if texts else PlainDates())
+
+    def merge(self, other: "PlainDates") -> None:
+        """Add the numbers of the rows that follow."""
+        if self.forms is None:
+            self.forms, self.example = other.forms, other.example
+        elif other.forms is not None:
+            self.forms = [form for form in self.forms if form in other.forms]
+
+
+def _digits(number: float) -> str:
+    """Return a number in the digits of a date: its day or month has two digits, and a year after a point has four."""
+    if number % 1:
+        return f"{number:07.4f}" if round(number, 4) == number else ""
+    digits = f"{number:.0f}"
+    return f"0{digits}" if len(digits) % 2 else digits
+
+
+def lines_about_plain_dates(columns: Mapping[str, PlainDates], time_column: str, times: PlainDates) -> list[str]:
+    """Return one line for each column whose numbers may be dates.
 
     Args:
-        first: The first values of each column of numbers.
+        columns: Inputs of numbers that are not declared.
+        time_column: Name of the column whose numbers order the rows; "" for none.
+        times: Its numbers.
     """
-    return bounded(
-        [
-            f"column {name!r} has numbers such as {texts[0].as_py().strip()}, which may be dates. If they are, set "
-            f'columns to {{{name!r}: "date {form}"}}'
-            for name, texts in first.items()
-            for form in plain_forms(texts)
-            if form in ("%Y%m%d", "%m.%Y")
-        ]
-    )
-
-
-def lines_about_plain_times(name: str, texts: pa.StringArray) -> list[str]:
-    """Return a line if numbers by which rows are split may be dates that have another order.
-
-    Args:
-        name: Name of the column.
-        texts: Its first values.
-    """
-    forms = plain_forms(texts)
-    if not forms or "%Y%m%d" in forms:
-        return []
-    text = texts[0].as_py().strip()
-    return [
-        f"time_column {name!r} has numbers such as {text}, and the rows have their order. If they are dates, "
-        + _choices(text, forms)
+    lines = [
+        f"column {name!r} has numbers such as {numbers.example}, which may be dates. If they are, set columns to "
+        f'{{{name!r}: "date {form}"}}'
+        for name, numbers in columns.items()
+        for form in numbers.forms or ()
+        if form in ("%Y%m%d", "%m.%Y")
     ]
+    # The numbers of the first form have the order of the days.
+    if times.forms and "%Y%m%d" not in times.forms:
+        lines.append(
+            f"time_column {time_column!r} has numbers such as {times.example}, and the rows have their order. If they "
+            f"are dates, {_choices(times.example, times.forms)}"
+        )
+    return bounded(lines)
 
 
 def open_dates(options: Options) -> list[str]:

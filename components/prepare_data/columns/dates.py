@@ -177,6 +177,24 @@ def microseconds(values: pa.Array, form: str = ISO) -> tuple[pa.Int64Array, NDAr
     return result, np.flatnonzero((result.is_null().to_numpy(False)) & ~texts.is_null().to_numpy(False))
 
 
+def digits_of_numbers(numbers: pa.Array, form: str) -> pa.StringArray | None:
+    """Return numbers in the digits of dates of a form, such as "01012018" for 1012018; None if the form has others.
+
+    Args:
+        numbers: The numbers. Null and NaN are missing.
+        form: A format of strptime.
+    """
+    digits = re.fullmatch(r"\d+(?:\.(\d+))?", example := _EPOCH.strftime(form))
+    if not digits:
+        return None
+    distinct = numbers.dictionary_encode()
+    width, decimals = len(example), len(digits[1] or "")
+    texts = [
+        None if number != number else f"{number:0{width}.{decimals}f}" for number in distinct.dictionary.to_pylist()
+    ]
+    return pa.array(texts, pa.string()).take(distinct.indices)
+
+
 def _usual(texts: pa.StringArray, form: str) -> pa.Int64Array | None:
     """Return the microseconds of texts that Arrow reads, some hundred times faster than Python; None for others.
 

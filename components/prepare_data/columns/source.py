@@ -20,7 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kfp_distributed.components.prepare_data.columns.column_kinds import cast, plain, texts_of
-from kfp_distributed.components.prepare_data.columns.dates import ISO, days, form_of, microseconds
+from kfp_distributed.components.prepare_data.columns.dates import (
+    ISO,
+    days,
+    digits_of_numbers,
+    form_of,
+    microseconds,
+)
 from kfp_distributed.components.prepare_data.columns.python_values import python_values
 from kfp_distributed.components.prepare_data.columns.spelled_values import number_names
 from kfp_distributed.components.prepare_data.columns.times import DATES, time_keys
@@ -226,6 +232,9 @@ class _Converter:
         return key
 
     def _microseconds(self, name: str, values: pa.Array, form: str = ISO, *, is_needed: bool = False) -> pa.Int64Array:
+        if form != ISO and (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+            digits = digits_of_numbers(values, form)
+            values = values if digits is None else digits
         if not re.match("date|timestamp|string|large_string|null", str(values.type)):
             raise ValueError(
                 f"column {name!r} has values of type {values.type}, where dates and times or their texts are needed: "

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.columns.column_kinds import plain_type
 
@@ -57,9 +59,21 @@ def time_keys(values: pa.Array, kind: pa.DataType) -> pa.Int64Array:
     return values.cast(pa.int64())
 
 
-def _turned(bits: np.ndarray) -> np.ndarray:
+def _turned(bits: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the bits of floats as integers in their order, or the bits of such integers."""
     return np.where(bits < 0, _LOWEST - bits, bits)
+
+
+def time_numbers(keys: NDArray[np.int64], kind: pa.DataType) -> NDArray[Any]:
+    """Return the numbers of integers of `time_keys`.
+
+    Args:
+        keys: The integers.
+        kind: A type of numbers that `time_type` returns.
+    """
+    if kind == pa.float64():
+        return _turned(keys).view(np.float64)
+    return (keys ^ _LOWEST).view(np.uint64) if kind == pa.uint64() else keys
 
 
 def time_text(key: int, kind: pa.DataType) -> str:
@@ -70,6 +84,5 @@ def time_text(key: int, kind: pa.DataType) -> str:
             return str(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds))
         except OverflowError:  # Python has the years from 1 to 9999.
             return f"{microseconds} microseconds after 1970-01-01"
-    if kind == pa.uint64():
-        return str(key + 2**63)
-    return f"{_turned(np.array([key])).view(np.float64)[0]:g}" if kind == pa.float64() else str(key)
+    (number,) = time_numbers(np.array([key]), kind)
+    return f"{number:g}" if kind == pa.float64() else str(number)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from kfp_distributed.components.prepare_data.columns.date_columns import PlainDates
 from kfp_distributed.components.prepare_data.columns.look_alikes import (
     EXAMPLE_LENGTH,
     by_look,
@@ -62,6 +63,7 @@ class ColumnCounts:
         highest: The highest number.
         precision: Comparison of the numbers of a column with 32-bit floats.
         whole_numbers: Whether the numbers of a column are like IDs.
+        plain_dates: Whether they are like dates.
         is_date: Whether the numbers are days of dates.
         is_declared: Whether the parameter `columns` decides what the values are.
     """
@@ -73,6 +75,7 @@ class ColumnCounts:
     highest: float = -math.inf
     precision: Precision = field(default_factory=Precision)
     whole_numbers: WholeNumbers = field(default_factory=WholeNumbers)
+    plain_dates: PlainDates = field(default_factory=PlainDates)
     is_date: bool = False
     is_declared: bool = False
 
@@ -83,6 +86,7 @@ class ColumnCounts:
         self.lowest, self.highest = min(self.lowest, other.lowest), max(self.highest, other.highest)
         self.precision.merge(other.precision)
         self.whole_numbers.merge(other.whole_numbers)
+        self.plain_dates.merge(other.plain_dates)
 
     def is_constant(self, rows: int) -> bool:
         """Return whether all values are equal.

@@ -15,7 +15,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kfp_distributed.components.prepare_data.columns.date_columns import PlainDates
 from kfp_distributed.components.prepare_data.columns.source import SPLIT_KEY, Source
+from kfp_distributed.components.prepare_data.columns.times import time_numbers
 from kfp_distributed.components.prepare_data.pieces.growing_vocabulary import GrowingVocabulary
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.report.data_warnings import ColumnCounts, text_form
@@ -65,6 +67,7 @@ class ChunkScan:
         vocabularies: Texts of each category.
         rejected: Rows that cannot be used, with their numbers in the parts of the chunk.
         groups: Frequent values of the group column.
+        times: Numbers of the time column.
         rows: Usable rows.
         dropped: Rows that were left out because a value is missing.
         gaps: Rows without a value of each column among them.
@@ -77,6 +80,7 @@ class ChunkScan:
     vocabularies: dict[str, GrowingVocabulary]
     rejected: RejectedRows
     groups: FrequentTexts = field(default_factory=FrequentTexts)
+    times: PlainDates = field(default_factory=PlainDates)
     rows: int = 0
     dropped: int = 0
     gaps: Counter[str] = field(default_factory=Counter)
@@ -294,6 +298,9 @@ class ChunkScanner:
         """Count the values of a column, and return them in the form of the pieces."""
         if name == SPLIT_KEY:
             if self._source.split_by.kind == "time":
+                time_type = self._source.split_by.time_type
+                if not pa.types.is_timestamp(time_type):
+                    self._found.times.add(time_numbers(values.source.drop_null().to_numpy(), time_type))
                 return values.source
             self._found.groups.add(values.source)
             return pa.array(hashes_of_texts(values.source))
@@ -311,6 +318,8 @@ class ChunkScanner:
         if values.exact is not None:
             counts.precision.add(values.exact)
             counts.whole_numbers.add(values.exact)
+            if not (counts.is_date or counts.is_declared):
+                counts.plain_dates.add(values.exact)
             return pa.array(numbers[:, 0], from_pandas=True)
         kind = values.source.type.value_type
         if kind == pa.float64() and numbers.shape[1] <= MAXIMUM_FEATURES:

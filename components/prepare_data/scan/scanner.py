@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kfp_distributed.components.prepare_data.columns.date_columns import PlainDates, lines_about_plain_dates
 from kfp_distributed.components.prepare_data.columns.look_alikes import (
     EXAMPLE_LENGTH,
     difference,
@@ -227,6 +228,7 @@ class Merge:
         for name, counts in found.counts.items():
             counts.merge(later.counts[name])
         found.groups.merge(later.groups)
+        found.times.merge(later.times)
         found.rows += later.rows
         found.dropped += later.dropped
         found.gaps.update(later.gaps)
@@ -293,6 +295,7 @@ class Merge:
             [
                 *self._lines_about_rare_classes(spelled),
                 *self._lines_about_groups(),
+                *([] if like else self._lines_about_dates()),
                 *column_warnings(counts, self._all.rows, filled, is_like=like is not None),
                 *label_warnings(label.name, dict(zip(label.classes, class_counts, strict=True))),
             ],
@@ -312,6 +315,12 @@ class Merge:
             f"left out the rows of {len(rare):,} class{'es' * (len(rare) > 1)} of one row (rare_classes), such as "
             f"{rare[0][:EXAMPLE_LENGTH]!r}"
         ]
+
+    def _lines_about_dates(self) -> list[str]:
+        time = self._options.time_column
+        is_declared = self._options.columns.get(time) == "number"
+        numbers = {name: counts.plain_dates for name, counts in self._all.counts.items()}
+        return lines_about_plain_dates(numbers, time, PlainDates() if is_declared else self._all.times)
 
     def _lines_about_groups(self) -> list[str]:
         """Return a line if two of the first groups look alike."""

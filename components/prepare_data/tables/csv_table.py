@@ -24,8 +24,6 @@ from kfp_distributed.components.prepare_data.columns.column_kinds import (
 from kfp_distributed.components.prepare_data.columns.date_columns import (
     DateForms,
     find_forms,
-    lines_about_plain_days,
-    lines_about_plain_times,
     open_dates,
 )
 from kfp_distributed.components.prepare_data.columns.dates import are_dates
@@ -244,11 +242,6 @@ class CsvTable:
             first |= first_texts([options.label_column], read_texts)
             numbers.append(options.label_column)
         notes += lines_about_thousands({name: first[name] for name in numbers if name in first})
-        digits = [name for name in guessed if found.get(name) == "digits"]
-        plain = [name for name in (*digits, *numbers) if name in first]
-        notes += lines_about_plain_days({name: first[name] for name in plain if name in inputs and task != "none"})
-        if time in plain:
-            notes += lines_about_plain_times(time, first[time])
         words = {name: first[name] for name in guessed if found[name] == "category" and name in inputs}
         notes += lines_about_words(words if task != "none" else {})
         times = time_type([read_types[time]] if time else [])

@@ -7,8 +7,10 @@ from functools import partial
 import pyarrow as pa
 
 from kfp_distributed.components.prepare_data.columns.column_names import check_names, input_names
+from kfp_distributed.components.prepare_data.columns.dates import ISO
 from kfp_distributed.components.prepare_data.columns.row_numbers import INDEX_NAMES, counts_rows, lines_about_index
 from kfp_distributed.components.prepare_data.columns.source import Source, SplitBy
+from kfp_distributed.components.prepare_data.columns.times import DATES
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.sources.chunks import CountRows, FilePart, whole_file
 from kfp_distributed.components.prepare_data.sources.left_out import lines_about_columns
@@ -91,11 +93,15 @@ def split_by(options: Options, time_type: pa.DataType, time_form: str) -> SplitB
     Args:
         options: The names of the columns.
         time_type: Type in which times are compared.
-        time_form: Form of the texts of times.
+        time_form: Form of the texts of times, or of the digits of numbers.
     """
     if options.group_column:
         return SplitBy(options.group_column, "group")
-    return SplitBy(options.time_column, "time", time_type, time_form) if options.time_column else SplitBy()
+    if not options.time_column:
+        return SplitBy()
+    if time_form != ISO and not pa.types.is_timestamp(time_type):
+        time_type = DATES
+    return SplitBy(options.time_column, "time", time_type, time_form)
 
 
 def _without_index(
