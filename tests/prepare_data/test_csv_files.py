@@ -182,3 +182,13 @@ def test_what_a_number_is_does_not_depend_on_other_rows(file, run, wrong):
     options = {"columns": {"x": "number"}, "time_column": "time", "missing": "keep"}
     manifests = run(source, on_bad_row="skip", csv_format=parse_csv_format({"usual_missing": False}), **options)
     assert sum(manifest.rows for manifest in manifests.values()) == 79 - 9, "no hexadecimal and no infinite numbers"
+
+
+@pytest.mark.parametrize("name", ["a.csv", "z.csv"])
+def test_files_of_no_byte_beside_others_are_left_out(file, run, capsys, name):
+    for number in range(2):
+        file(f"data/part-{number}.csv", "x,label\n" + "".join(f"{i},{i % 2}\n" for i in range(20)))
+    file(f"data/{name}", "")
+    manifests = run(file("data/b.csv", "").parent)
+    assert sum(manifest.rows for manifest in manifests.values()) == 40
+    assert "left out 2 files of 0 bytes, as Spark writes them" in capsys.readouterr().out

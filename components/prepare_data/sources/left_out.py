@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fnmatch import translate
 from typing import Literal
 
-Reason = Literal["system", "table log", "hidden", "no class", "no images", "unlisted", "description"]
+Reason = Literal["system", "table log", "hidden", "no class", "no images", "unlisted", "description", "empty"]
 
 # Files whose names only the named systems use. A folder with such a name is data.
 _SYSTEM_FILES = (
@@ -53,6 +53,7 @@ _LINES: Mapping[Reason, tuple[str, str]] = {
     "no images": ("folder{s} without images, which would be a class", ""),
     "unlisted": ("name{s} that state.json or dataset_dict.json does not list, as of an earlier dataset", ""),
     "description": ("description{s} of the data", ""),
+    "empty": ("file{s} of 0 bytes, as Spark writes them for partitions without rows", ""),
 }
 # So many names, and so much of each, are enough to recognize the kind of the files.
 _NAMES = 4

@@ -88,6 +88,10 @@ def open_source(
     listing = splits_of(source)[""] if not isinstance(source, SourceFiles) else source
     path, files, left_out = listing.path, listing.files, [*listing.left_out]
     types = {"folders" if file.is_dir() else ending(file) or "no ending" for file in files}
+    empty = {file for file in files if _has_no_byte(file)} if types <= DELIMITED else set()
+    if 0 < len(empty) < len(files):
+        left_out += [LeftOut(relative_name(file, path), "empty") for file in files if file in empty]
+        files = tuple(file for file in files if file not in empty)
     if table := _table_format(types, options, files):
         opened = table_source(files, table, options, codes, task)
         if options.csv_format.given and not isinstance(table, CsvTable):
@@ -122,6 +126,13 @@ def open_source(
             file_of_row=pixels.name_of_row,
         )
     return replace(opened, notes=(*lines_about_files(left_out), *opened.notes))
+
+
+def _has_no_byte(file: SourcePath) -> bool:
+    try:
+        return not file.stat().st_size
+    except OSError:  # The reader names the file.
+        return False
 
 
 def lines_about_missing(readers: Iterable[object]) -> list[str]:
