@@ -248,3 +248,15 @@ def test_a_category_of_which_no_value_is_in_the_dataset_of_like_is_prominent(fil
     new = file("new.csv", "x,town,label\n1,ULM,a\n2,BERN,b\n")
     run(new, "new", like=like, validation_fraction=0, test_fraction=1)
     assert "No value of the new rows is in a training row" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_rows_of_a_source_that_are_older_than_training_rows_are_named(file, run, capsys, split):
+    rows = [f"{i},2024-01-{i % 28 + 1:02},{'uv'[i % 2]}\n" for i in range(56)]
+    source = file("data.csv", "x,day,label\n" + "".join(rows))
+    fraction = {"validation": "test_fraction", "test": "validation_fraction"}[split]
+    line = f"time_column 'day': the {split} rows begin at 2024-01-20 00:00:00+00:00, before the last training row, of"
+    for day, is_named in (("2024-01-20", True), ("2024-02-01", False)):
+        other = file("other.csv", f"x,day,label\n1,2024-03-01,u\n2,{day},v\n")
+        run(source, day, sources={split: str(other)}, time_column="day", **{fraction: 0.1})
+        assert (line in capsys.readouterr().out) == is_named

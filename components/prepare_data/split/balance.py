@@ -1,6 +1,6 @@
-"""Whether the splits by group or time have about the rows that their fractions ask for (pure)."""
+"""Whether the splits by group or time have the rows and the order that they are to have (pure)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -41,6 +41,31 @@ def balance_warnings(
         f"fractions ask for {expected[0]}, {expected[1]} and {expected[2]}. All {largest.rows:,} rows with {value} are "
         f"in the {_SPLITS[largest.split]} split. Change the fractions, leave some of these rows out, or name another "
         "column"
+    ]
+
+
+def order_warnings(times_of_pieces: Iterable[Mapping[int, tuple[int, int]]], split_by: SplitBy) -> list[str]:
+    """Return a line for each source of held-out rows of which some are older than a training row.
+
+    Args:
+        times_of_pieces: The first and the last time of each split that has rows, by piece.
+        split_by: The time column.
+    """
+    ranges: dict[int, tuple[int, int]] = {}
+    for of_piece in times_of_pieces:
+        for split, (first, last) in of_piece.items():
+            known = ranges.get(split, (first, last))
+            ranges[split] = min(first, known[0]), max(last, known[1])
+    if TRAIN not in ranges:
+        return []
+    newest = ranges[TRAIN][1]
+    texts = {split: [time_text(time, split_by.time_type) for time in times] for split, times in ranges.items()}
+    return [
+        f"time_column {split_by.column!r}: the {_SPLITS[split]} rows begin at {texts[split][0]}, before the last "
+        f"training row, of {texts[TRAIN][1]}, so that they do not tell how well a model predicts later rows. Move the "
+        "later training rows to them, or leave time_column out of split"
+        for split in (VALIDATION, TEST)
+        if split in ranges and ranges[split][0] < newest
     ]
 
 

@@ -16,7 +16,7 @@ from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.scan.scanner import LEFT_OUT, Scan
 from kfp_distributed.components.prepare_data.scan.split_keys import DRAWN, FIXED_SPLIT, TEST, TRAIN, VALIDATION
 from kfp_distributed.components.prepare_data.sources.left_out import first_names
-from kfp_distributed.components.prepare_data.split.balance import balance_warnings
+from kfp_distributed.components.prepare_data.split.balance import balance_warnings, order_warnings
 from kfp_distributed.components.prepare_data.split.decided_splits import (
     GroupSplit,
     RowsOfGroups,
@@ -154,7 +154,9 @@ def plan_strata(
     plan = _plan(counts.reshape(_SPLITS, empty.classes), options, validation, test)
     if has_classes and not options.like:
         _check_trained(label, scan.label.classes, plan)
-    warnings = balance_warnings(split_of, split_by, validation, test, scan.frequent_groups) if split_of else ()
+    warnings = balance_warnings(split_of, split_by, validation, test, scan.frequent_groups) if split_of else []
+    if isinstance(split_of, TimeSplit) and fixed:
+        warnings += order_warnings(keys.times_of_splits(split_of), split_by)
     return replace(empty, plan=plan, warnings=tuple(warnings)), file
 
 
@@ -219,6 +221,10 @@ class _KeyTasks:
         """Yield the groups of each split of a file, by piece."""
         return self._run(partial(_groups_of_files, self.keys))
 
+    def times_of_splits(self, split_of: TimeSplit) -> Iterable[Mapping[int, tuple[int, int]]]:
+        """Yield the first and the last time of each split that has rows, by piece."""
+        return self._run(partial(_times_of_splits, self.keys, split_of))
+
     def _run(self, task: Callable[[int], Result]) -> Iterable[Result]:
         pieces = self.keys.pieces
         return run_in_groups(self.run, task, pieces.numbers, pieces.at_once(self.keys.names))
@@ -234,6 +240,14 @@ def _groups_of_files(all_keys: _Keys, piece: int) -> Mapping[int, NDArray[np.uin
     rows = all_keys.read(piece)
     keys, splits = rows[SPLIT_KEY].to_numpy(), rows[FIXED_SPLIT].to_numpy()
     return {split: np.unique(keys[splits == split]) for split in (DRAWN, VALIDATION, TEST)}
+
+
+def _times_of_splits(all_keys: _Keys, split_of: TimeSplit, piece: int) -> Mapping[int, tuple[int, int]]:
+    rows = all_keys.read(piece)
+    times, splits = rows[SPLIT_KEY].to_numpy().view(np.int64), rows[FIXED_SPLIT].to_numpy()
+    splits = np.where(splits == DRAWN, split_of.of(times), splits)
+    found = {split: times[splits == split] for split in (TRAIN, VALIDATION, TEST)}
+    return {split: (int(each.min()), int(each.max())) for split, each in found.items() if len(each)}
 
 
 def _split_of(
