@@ -33,17 +33,16 @@ def benchmark_namespace() -> Iterator[str]:
     config.load_config()
     core, name = client.CoreV1Api(), f"kfp-distributed-{uuid.uuid4().hex[:8]}"
     secret = core.read_namespaced_secret(_SECRET, "kubeflow").data
-    core.create_namespace({"metadata": {"name": name}})
-    store = open_store(f"s3://{name}")
-    try:
+    with contextlib.ExitStack() as cleanup:
+        core.create_namespace({"metadata": {"name": name}})
+        cleanup.callback(core.delete_namespace, name)
         core.create_namespaced_secret(name, {"metadata": {"name": _SECRET}, "data": secret})
+        store = open_store(f"s3://{name}")
         store.make_bucket()
+        cleanup.callback(lambda: store.delete([entry.key for entry in store.list()]))
         with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stdout(io.StringIO()):
             store.upload_folder(prepare(Path(scratch)) / "train", "train_dataset")
         yield name
-    finally:
-        store.delete([entry.key for entry in store.list()])
-        core.delete_namespace(name)
 
 
 def function_request(

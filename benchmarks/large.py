@@ -243,13 +243,13 @@ def _programs(file: Path) -> Mapping[str, Callable[[Path], list[str]]]:
 
 
 def _check_space(folder: Path, size: int) -> None:
-    """Check that a disk has place for a run with a source that is there.
+    """Check that a disk has place for a run.
 
     Raises:
         SystemExit: It has not.
     """
-    # Without workers, the source and its rows are on the disk at once. Later there are shards twice.
-    needed, free = 1.7 * size, shutil.disk_usage(folder).free
+    # Without workers, the disk has the source twice and its rows at once. Later there are shards twice.
+    needed, free = 2.7 * size + min(size, _BLOCK_BYTES), shutil.disk_usage(folder).free
     log(f"{folder}: {free / 1e9:.1f} GB are free, {needed / 1e9:.1f} GB are needed")
     if free < needed:
         raise SystemExit("the disk has too little space: set SIZE to fewer GB, or FOLDER to a folder on another disk")
@@ -262,7 +262,6 @@ def _rows(folder: Path, block: Path, size: int, kind: str) -> list[list[str]]:
     file = objects / _BUCKET / "sources" / name
     file.parent.mkdir(parents=True)
     write(block, file, size)
-    _check_space(folder, size)
     # The server keeps the hashes of the objects, and nothing else writes into its folder.
     with embedded_object_store(objects, cache_seconds=10**6) as server:
         os.environ.update(server.environment())
@@ -285,6 +284,7 @@ def main() -> None:
     options = arguments.parse_args()
     size = int(options.size * 1e9)
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="large-") as name:
+        _check_space(Path(name), size)
         block = Path(name, "block.csv")
         _write_block(block, min(size, _BLOCK_BYTES))
         rows = [row for kind in _sources(size) for row in _rows(Path(name), block, size, kind)]

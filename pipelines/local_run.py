@@ -78,7 +78,7 @@ def local_run(
     another thread, is refused and does not disturb the first. To run several at a time, start a process for each.
 
     An interrupt, as by Ctrl-C or by the stop button of a notebook, ends all processes of the steps, and no further step
-    begins in this run.
+    begins in this run. A program may handle SIGINT itself: a handler that raises no exception interrupts nothing.
 
     A model that `deploy_model` deploys is served by a process of this run until the context ends. Request predictions
     inside the context, after the pipeline. The output of the server is in the folder model-servers.
@@ -155,7 +155,7 @@ def _run_in(root: Path, embedded_store: bool, progress: bool | None) -> Iterator
         )
         end = _EndOfSteps(running)
         log = _show_progress(cleanup, root / "run.log", progress, lambda: running.is_refused)
-        with _before_handlers_of_signals(end.begin) if in_main_thread else nullcontext():
+        with _after_signals_that_interrupt(end.begin) if in_main_thread else nullcontext():
             try:
                 yield LocalRun(artifacts=artifacts, object_store=objects, log=log)
             except (KeyboardInterrupt, SystemExit):
@@ -238,24 +238,29 @@ def _explain_unresolved_condition(record: logging.LogRecord) -> bool:
 
 
 @contextmanager
-def _before_handlers_of_signals(call: Callable[[], object]) -> Iterator[None]:
-    """Call a function when a signal ends or interrupts this process, before the handler of the signal."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+def _after_signals_that_interrupt(call: Callable[[], object]) -> Iterator[None]:
+    """Call a function when the handler of a signal raises an exception, which ends or interrupts what runs.
+
+    A handler that raises none lets the program continue, and so the run.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    # Others are ignored, as SIGHUP under `nohup`, or end the process.
+    handlers = {int(number): handler for number, handler in before.items() if callable(handler)}
 
     def handle(number: int, frame: FrameType | None) -> None:
-        call()
-        handler = handlers[signal.Signals(number)]
-        if callable(handler):
-            handler(number, frame)
+        try:
+            handlers[number](number, frame)
+        except BaseException:
+            call()
+            raise
 
-    changed = [number for number, handler in handlers.items() if callable(handler)]
-    for number in changed:
+    for number in handlers:
         signal.signal(number, handle)
     try:
         yield
     finally:
-        for number in changed:
-            signal.signal(number, handlers[number])
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 class _EndOfSteps:

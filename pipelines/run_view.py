@@ -23,18 +23,24 @@ from kfp_distributed.trainers.runtime.monitoring.progress import parse_progress
 from kfp_distributed.trainers.runtime.monitoring.samples import split_sample
 
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
-_STEP = re.compile(r"- (?:INFO|ERROR) - (Executing task|Task) '([^']+)'(?: finished with status (\w+))?")
-_NOISE = re.compile(r" - INFO - |^\s*\[KFP Executor |^[\s-]*$|^\s*[\[\]{}\"]")
-"""Lines of kfp itself, with the inputs of steps as JSON. They are left out of the error of a failed step."""
+_KFP = r"^[\d:.]+ - (?:INFO|ERROR) - "
+"""Begin of a line of kfp itself. It is not indented: a step may run a pipeline of its own, or log in the same form."""
 
-_PIPELINE = " - INFO - Running pipeline: "
-"""Part of the line with which kfp begins a pipeline."""
+_PIPELINE = re.compile(_KFP + "Running pipeline: ")
+_STEP = re.compile(_KFP + r"(Executing task|Task) '([^']+)'(?: finished with status (\w+))?")
+_NOISE = re.compile(r"^[\d:.]+ - INFO - |^\s*\[KFP Executor |^[\s-]*$|^\s*[\[\]{}\"]")
+"""Lines of kfp itself, with the inputs of steps as JSON. They are left out of the error of a failed step."""
 
 _INDENT = "    "
 """Indentation of the lines of a step in the output of kfp."""
 
 _UPDATE_SECONDS = 0.5
 """Seconds between two updates of a notebook."""
+
+
+@dataclass(frozen=True)
+class PipelineStarted:
+    """kfp starts a pipeline."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +58,13 @@ class StepEnded:
     succeeded: bool
 
 
-def parse_line(line: str) -> StepStarted | StepEnded | LogEntry | None:
+def parse_line(line: str) -> PipelineStarted | StepStarted | StepEnded | LogEntry | None:
     """Parse a line of the output of `kfp.local`. Return None for a line of another form."""
     plain = _COLOR.sub("", line)
     if entry := parse_entry(plain.removeprefix(_INDENT)):
         return entry
+    if _PIPELINE.search(plain):
+        return PipelineStarted()
     if step := _STEP.search(plain):
         if step[1] == "Executing task":
             return StepStarted(step[2])
@@ -234,6 +242,8 @@ class RunView(io.TextIOBase):
         if self._log and not is_sample:
             self._log.write(_COLOR.sub("", line) + "\n")
         match fact:
+            case PipelineStarted():
+                self._failed = None
             case StepStarted(step):
                 self._start_step(step)
             case StepEnded(step, succeeded):
@@ -280,8 +290,6 @@ class RunView(io.TextIOBase):
 
     def _show_other(self, line: str) -> None:
         """Show a line of a step, or of the program that runs the pipeline."""
-        if _PIPELINE in line:
-            self._failed = None
         if _NOISE.search(line):
             return
         step = self._step()

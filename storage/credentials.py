@@ -10,6 +10,7 @@ from kfp_distributed.cluster_api.configuration import OWN_NAMESPACE, connect
 from kfp_distributed.cluster_api.reader import reader
 from kfp_distributed.storage.kfp_backend import KFP_NAMESPACE
 from kfp_distributed.storage.kfp_store import (
+    KEYS_TO_SET,
     SECRET_VARIABLE,
     WHAT_TO_SET,
     StoreReference,
@@ -104,13 +105,20 @@ def _store_of_cluster(get: Callable[[str], str | None], secret: str, uri: str) -
     """
     try:
         read = reader(connect(), _explain, AWAY_SECONDS)
-    except ModuleNotFoundError:
+    except ModuleNotFoundError as error:
+        if error.name != "kubernetes":
+            raise
         # A replica in a stock image gets keys in its environment.
-        raise ValueError(
-            f"no credentials for the object store, because the environment has no keys: {WHAT_TO_SET}"
-        ) from None
+        reason = f"the environment has no keys: {WHAT_TO_SET}"
+        if secret:
+            reason = (
+                f"the Secret {secret}, which {SECRET_VARIABLE} names, cannot be read without the Python package "
+                f"kubernetes: install it, or {KEYS_TO_SET}"
+            )
+        raise ValueError(f"no credentials for the object store, because {reason}") from None
     except ValueError as error:
-        raise ValueError(f"{error}; or {WHAT_TO_SET}") from None
+        # Without a cluster no Secret can be read.
+        raise ValueError(f"{error}; or {KEYS_TO_SET}") from None
     namespace, _, name = secret.rpartition("/")
     namespace = namespace or (OWN_NAMESPACE.read_text().strip() if OWN_NAMESPACE.exists() else KFP_NAMESPACE)
     try:

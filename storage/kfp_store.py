@@ -25,9 +25,8 @@ from kfp_distributed.storage.uri import parse_endpoint, parse_uri
 # Environment variable with the name of the Kubernetes Secret that has the keys: "name" or "namespace/name".
 SECRET_VARIABLE = "KFP_DISTRIBUTED_OBJECT_STORE_SECRET"
 
-WHAT_TO_SET = (
-    f"set AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or {SECRET_VARIABLE} to a Kubernetes Secret"
-)
+KEYS_TO_SET = "set AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+WHAT_TO_SET = f"{KEYS_TO_SET}, or {SECRET_VARIABLE} to a Kubernetes Secret"
 
 
 @dataclass(frozen=True)

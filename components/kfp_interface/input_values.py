@@ -38,11 +38,11 @@ def _as_dict(name: str, value: Any, step: str) -> Any:  # noqa: ANN401
     """Return a builder as its dict. `step` is "" for a pipeline. Other values stay as they are."""
     if not isinstance(value, Builder):
         return value
-    if name != value.parameter or (step and step != value.component):
+    if not _fits(type(value), name, step):
         of = f" of {step}" if step else ""
         raise ValueError(
             f"{name}{of} takes no {type(value).__name__}(…), which is for `{value.parameter}` of `{value.component}`: "
-            "pass a dict"
+            f"pass {' or '.join([*_builders(Builder, name, step), 'a dict'])}"
         )
     entries = value.to_dict()
     of_pipeline = [key for key, entry in entries.items() if is_of_pipeline(entry)]
@@ -53,6 +53,17 @@ def _as_dict(name: str, value: Any, step: str) -> Any:  # noqa: ANN401
             f"`{value.component}`"
         )
     return entries
+
+
+def _builders(kind: type[Builder], name: str, step: str) -> list[str]:
+    """Return the calls that build the value of a parameter. A class with subclasses has what these have in common."""
+    if kinds := kind.__subclasses__():
+        return [call for subclass in kinds for call in _builders(subclass, name, step)]
+    return [f"{kind.__name__}(…)"] if _fits(kind, name, step) else []
+
+
+def _fits(kind: type[Builder], name: str, step: str) -> bool:
+    return kind.parameter == name and step in ("", kind.component)
 
 
 def _as_float(value: Any) -> Any:  # noqa: ANN401

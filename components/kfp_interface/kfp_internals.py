@@ -4,6 +4,7 @@ kfp names as public what is in https://kubeflow-pipelines.readthedocs.io. All us
 tests/components/test_kfp_internals.py fails when one is no longer needed.
 """
 
+import re
 import sys
 import threading
 import traceback
@@ -152,8 +153,8 @@ def corrected_runner() -> Iterator[SharedContext]:
     step get lost, and `print` stays indented after the run:
     https://github.com/kubeflow/pipelines/blob/268e0898ecdd3f9447988b6e675676eb21c584f0/sdk/python/kfp/local/logging_utils.py.
 
-    It also replaces each "python3" in the inputs of a step by the path of its interpreter, such as in the source of a
-    function: https://github.com/kubeflow/pipelines/blob/2.15.0/sdk/python/kfp/local/subprocess_task_handler.py
+    It also replaces each "python3" by the path of its interpreter, in the inputs of a step and in the names of packages
+    too: https://github.com/kubeflow/pipelines/blob/2.15.0/sdk/python/kfp/local/subprocess_task_handler.py
     (replace_python_executable).
 
     Yields:
@@ -187,9 +188,12 @@ def corrected_runner() -> Iterator[SharedContext]:
 
 
 def _with_interpreter(command: Sequence[str], interpreter: str) -> list[str]:
-    """Return the command of a step with an interpreter in place of python3, in the scripts of shells alone."""
+    """Return the command of a step with an interpreter in place of the command python3, in the scripts of sh alone."""
     return [
-        argument.replace("python3", interpreter) if flag in ("-c", "-ec") and shell.endswith("sh") else argument
+        # The names of packages are in quotes.
+        re.sub(r"(?<!\S)python3(?= )", lambda _: interpreter, argument)
+        if (shell, flag) in (("sh", "-c"), ("sh", "-ec"))
+        else argument
         for shell, flag, argument in zip(["", "", *command], ["", *command], command, strict=False)
     ]
 

@@ -3,6 +3,7 @@
 import builtins
 import inspect
 import logging
+import re
 
 import pytest
 from kfp import compiler, dsl, local
@@ -85,14 +86,25 @@ def test_steps_that_overlap_change_print_and_logging_for_good_and_go_on_without_
     assert subprocess_task_handler.run_local_subprocess(["true"]) == 0
 
 
-def test_kfp_local_replaces_python3_in_the_inputs_of_a_step_without_the_library():
-    script = 'python3 -m pip install kfp && "$0" "$@"'
-    program = 'python3 "$program_path/ephemeral_component.py" "$@"'
-    command = ["sh", "-c", script, "sh", "-ec", program, "print('python3')", "--executor_input", '{"x": "python3.11"}']
+@dsl.component(packages_to_install=["python3", "python3-saml"], pip_index_urls=["https://python3.org/python3"])
+def installs() -> str:
+    return "python3 -m pip"
+
+
+def test_kfp_local_replaces_python3_in_names_and_inputs_without_the_library():
+    container = installs.component_spec.implementation.container
+    command = [*container.command, "--executor_input", '{"x": "python3.11"}', "sh", "/bin/bash", "-c", "python3 -m pip"]
     other = subprocess_task_handler.replace_python_executable
-    assert other(command, "/venv/python")[-1] == '{"x": "/venv/python.11"}'
+    assert '{"x": "/venv/python.11"}' in other(command, "/venv/python")
     with corrected_runner():
         replaced = subprocess_task_handler.replace_python_executable(command, "/venv/python")
-    scripts = [text.replace("python3", "/venv/python") for text in (script, program)]
-    assert replaced == ["sh", "-c", scripts[0], "sh", "-ec", scripts[1], *command[6:]]
     assert subprocess_task_handler.replace_python_executable is other
+    scripts = [command.index("-c") + 1, command.index("-ec") + 1]
+    for position, (before, after) in enumerate(zip(command, replaced, strict=True)):
+        expected = before
+        for option in ("-m ensurepip", "-m pip", "-m kfp.dsl.executor_main") if position in scripts else ():
+            expected = expected.replace(f"python3 {option}", f"/venv/python {option}")
+        assert after == expected
+    assert all("/venv/python -m " in replaced[position] for position in scripts)
+    names = re.findall(r"\S*python3\S*", replaced[scripts[0]])
+    assert {*names} == {"python3-pip", "https://python3.org/python3", "'python3'", "'python3-saml'"}

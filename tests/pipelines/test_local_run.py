@@ -8,16 +8,18 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
 from kfp import dsl, local
 from kfp.local.config import LocalExecutionConfig
 from process_hygiene import is_alive, started
+from train.programs.jobs import wait_until
 
 from kfp_distributed.components.deploy_model.deployment_request import DeploymentRequest
 from kfp_distributed.components.deploy_model.local_deployment import SERVERS_VARIABLE, NotServed, deploy_locally
@@ -109,9 +111,8 @@ def test_a_signal_ends_the_steps_of_a_parallel_for_and_no_other_begins(tmp_path,
     begun.mkdir()
     argv = [sys.executable, program, tmp_path / "run", begun, packages]
     with started(argv, start_new_session=True, stdout=subprocess.PIPE) as process:
-        while len(list(begun.iterdir())) < running:
-            assert process.poll() is None
-            time.sleep(0.05)
+        wait_until(lambda: len(list(begun.iterdir())) == running or process.poll() is not None)
+        assert len(list(begun.iterdir())) == running, "kfp does not run these steps side by side, or the run ended"
         steps = [psutil.Process(int(path.name)) for path in begun.iterdir()]
         process.send_signal(number)
         printed = process.stdout.read()
@@ -122,14 +123,49 @@ def test_a_signal_ends_the_steps_of_a_parallel_for_and_no_other_begins(tmp_path,
     assert "failed" not in printed
 
 
-def test_after_an_interrupt_that_the_program_handles_no_step_begins(tmp_path):
-    with local_run(tmp_path / "first", embedded_store=False):
-        with pytest.raises(KeyboardInterrupt):
+@contextmanager
+def handled(number: int, handler: Any) -> Iterator[None]:
+    """Let the program handle a signal."""
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def note(number: int, frame: object) -> None:
+    """Handle a signal without an end of anything."""
+
+
+def give_up(number: int, frame: object) -> None:
+    """Handle a signal as a program that has its own error for it."""
+    raise TimeoutError
+
+
+@pytest.mark.parametrize(
+    ("handler", "error"), [(signal.default_int_handler, KeyboardInterrupt), (give_up, TimeoutError)]
+)
+def test_after_an_interrupt_that_the_program_catches_no_step_begins(tmp_path, handler, error):
+    with handled(signal.SIGINT, handler), local_run(tmp_path / "first", embedded_store=False):
+        with pytest.raises(error):
             signal.raise_signal(signal.SIGINT)
         with pytest.raises(RuntimeError, match="this local_run was interrupted"):
             add(a=1, b=2)
     with local_run(tmp_path / "second", embedded_store=False):
         assert add(a=1, b=2).output == 3
+
+
+@pytest.mark.parametrize(
+    ("number", "handler"),
+    [(signal.SIGINT, note), (signal.SIGINT, signal.SIG_IGN), (signal.SIGHUP, signal.SIG_IGN)],
+    ids=["noted", "ignored", "nohup"],
+)
+def test_a_signal_that_the_program_notes_or_ignores_is_no_interrupt(tmp_path, number, handler):
+    with handled(number, handler), local_run(tmp_path, embedded_store=False):
+        signal.raise_signal(number)
+        assert add(a=1, b=2).output == 3
+        signal.raise_signal(number)
+        assert add(a=2, b=2).output == 4
 
 
 def test_a_local_run_in_another_thread_handles_no_signals(tmp_path):

@@ -11,12 +11,13 @@ from rich.console import Console
 from rich.table import Table
 
 from kfp_distributed.components.train.tell.log_format import parse_line as entry
-from kfp_distributed.pipelines.run_view import RunView, StepEnded, StepStarted, parse_line
+from kfp_distributed.pipelines.run_view import PipelineStarted, RunView, StepEnded, StepStarted, parse_line
 
 EPOCH = "2026-11-23T14:05:12Z INFO worker-0 epoch 3/6 loss=0.1234 accuracy=0.9812"
 SAMPLE = "2026-11-23T14:05:12Z INFO worker-0 sample memory=512MiB rows/s=1200"
 WARNING = "2026-11-23T14:05:12Z WARNING job restart 1 of 3: all replicas (worker-0 failed)"
 LINES = [
+    ("04:13:28.937 - INFO - Running pipeline: \x1b[95m'train-and-export'\x1b[0m", PipelineStarted()),
     ("04:13:28.938 - INFO - Executing task \x1b[96m'prepare-data'\x1b[0m", StepStarted("prepare-data")),
     (
         "04:13:31.475 - INFO - Task \x1b[96m'prepare-data'\x1b[0m finished with status \x1b[92mSUCCESS\x1b[0m",
@@ -43,6 +44,19 @@ LINES = [
 @pytest.mark.parametrize(("line", "expected"), LINES)
 def test_lines(line, expected):
     assert parse_line(line) == expected
+
+
+@pytest.mark.parametrize(
+    "line", [line for line, fact in LINES if isinstance(fact, PipelineStarted | StepStarted | StepEnded)]
+)
+def test_a_line_of_a_step_says_nothing_about_the_run(line):
+    """A step may run a pipeline of its own, and log in the form of kfp."""
+    output = io.StringIO()
+    view = RunView(Console(file=output, force_terminal=False, width=200), echo=True)
+    for name, end in (("first", "ERROR - Task 'first' finished with status FAILURE"), ("second", "INFO - Logs")):
+        view.write(f"1 - INFO - Executing task '{name}'\n    {line}\n1 - {end}\n")
+    assert (view.failed, list(view.seconds), len(view.last_lines)) == ("first", ["first"], 1)
+    assert output.getvalue().count(line) == 2
 
 
 def shown(console, log=None, **options):

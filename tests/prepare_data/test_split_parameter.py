@@ -141,14 +141,23 @@ def test_values_of_the_builder_can_be_parameters_of_the_pipeline():
 @pytest.mark.parametrize(
     ("step", "inputs", "error"),
     [
-        (prepare_data, {"split": SingleJob()}, r"split of prepare_data takes no SingleJob\(…\), which is for `distrib"),
+        (
+            prepare_data,
+            {"split": SingleJob()},
+            r"split of prepare_data takes no SingleJob\(…\), which is for `distrib.*: pass Split\(…\) or a dict$",
+        ),
         (
             prepare_data,
             {"distribution_specification": SingleJob(worker_cpus=2)},
-            r"distribution_specification of prepare_data takes no SingleJob\(…\), .* of `train`: pass a dict",
+            r"distribution_specification of prepare_data takes no SingleJob\(…\), .* of `train`: pass a dict$",
         ),
-        (train_and_export, {"split": SingleJob()}, r"split takes no SingleJob\(…\)"),
-        (train_and_export, {"distribution_specification": Split(seed=1)}, r"distribution_specification takes no Split"),
+        (train_and_export, {"split": SingleJob()}, r"split takes no SingleJob\(…\), .*: pass Split\(…\) or a dict$"),
+        (
+            train_and_export,
+            {"distribution_specification": Split(seed=1)},
+            r"distribution_specification takes no Split\(…\), .*: "
+            r"pass SingleJob\(…\) or TensorFlow\(…\) or Mpi\(…\) or PyTorch\(…\) or a dict$",
+        ),
     ],
 )
 def test_a_builder_of_another_parameter_is_refused_when_the_pipeline_is_written(step, inputs, error):

@@ -14,7 +14,8 @@ from kfp_distributed.storage import Credentials, credentials_from_environment
 from kfp_distributed.storage import credentials as module
 
 KEYS = {"AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "hush"}
-_NO_KEYS = "set AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or KFP_DISTRIBUTED_"
+_SET_KEYS = "set AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+_NO_KEYS = f"{_SET_KEYS}, or KFP_DISTRIBUTED_"
 AWS = Credentials("s3.amazonaws.com", "me", "hush")
 
 
@@ -206,9 +207,7 @@ def test_secret_without_keys(kubernetes, env, message):
 
 def test_no_cluster(tmp_path, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nothing"))
-    with pytest.raises(
-        ValueError, match=r"nothing. names no existing file, .*; set KUBECONFIG .*; or set AWS_ENDPOINT_URL"
-    ):
+    with pytest.raises(ValueError, match=rf"nothing. names no existing file, .*; set KUBECONFIG .*; or {_SET_KEYS}$"):
         credentials_from_environment(secret_env("mine/store"))
     write_kubeconfig(tmp_path, monkeypatch, 1)
     with pytest.raises(ValueError, match=r"cannot read .*: .*Connection refused"):
@@ -232,13 +231,25 @@ def test_an_error_that_passes_is_no_error(kubernetes, monkeypatch):
     timer.join()
 
 
-def test_a_replica_without_the_client_of_kubernetes_names_the_missing_keys(monkeypatch):
-    """As one whose Secret has empty keys."""
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (IN_A_POD | dict.fromkeys(KEYS, ""), f"because the environment has no keys: {_NO_KEYS}"),
+        (
+            secret_env("team/store"),
+            "because the Secret team/store, which KFP_DISTRIBUTED_OBJECT_STORE_SECRET names, cannot be read without "
+            f"the Python package kubernetes: install it, or {_SET_KEYS}$",
+        ),
+    ],
+    ids=["replica whose Secret has empty keys", "named Secret"],
+)
+def test_without_the_client_of_kubernetes(monkeypatch, env, message):
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    with pytest.raises(ValueError, match=f"^no credentials for the object store, {message}"):
+        credentials_from_environment(env)
 
-    def connect():
-        raise ModuleNotFoundError("No module named 'kubernetes'")
 
-    monkeypatch.setattr(module, "connect", connect)
-    empty = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
-    with pytest.raises(ValueError, match=r"^no credentials for the object store, because the environment has no keys"):
-        credentials_from_environment(empty)
+def test_another_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(ModuleNotFoundError, match="yaml"):
+        credentials_from_environment(IN_A_POD)
