@@ -1,5 +1,6 @@
 """Lets KFP components and pipelines take values that kfp refuses: whole numbers for floats, and typed dicts."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from kfp_distributed.components.kfp_interface.kfp_internals import as_float_channel, float_parameters
@@ -42,7 +43,7 @@ def _as_dict(name: str, value: Any, step: str) -> Any:  # noqa: ANN401
         of = f" of {step}" if step else ""
         raise ValueError(
             f"{name}{of} takes no {type(value).__name__}(…), which is for `{value.parameter}` of `{value.component}`: "
-            f"pass {' or '.join([*_builders(Builder, name, step), 'a dict'])}"
+            f"pass {' or '.join([*_builders(Builder.__subclasses__(), name, step), 'a dict'])}"
         )
     entries = value.to_dict()
     of_pipeline = [key for key, entry in entries.items() if is_of_pipeline(entry)]
@@ -55,11 +56,14 @@ def _as_dict(name: str, value: Any, step: str) -> Any:  # noqa: ANN401
     return entries
 
 
-def _builders(kind: type[Builder], name: str, step: str) -> list[str]:
+def _builders(kinds: Iterable[type[Builder]], name: str, step: str) -> list[str]:
     """Return the calls that build the value of a parameter. A class with subclasses has what these have in common."""
-    if kinds := kind.__subclasses__():
-        return [call for subclass in kinds for call in _builders(subclass, name, step)]
-    return [f"{kind.__name__}(…)"] if _fits(kind, name, step) else []
+    return [
+        call
+        for kind in kinds
+        for call in _builders(kind.__subclasses__(), name, step)
+        or ([f"{kind.__name__}(…)"] if _fits(kind, name, step) else [])
+    ]
 
 
 def _fits(kind: type[Builder], name: str, step: str) -> bool:
