@@ -385,24 +385,3 @@ def test_blanks_around_a_missing_value_of_another_source(run, tmp_path, ending, 
         code for x, _ in read_batches(tmp_path / ("new" if is_like else "out") / "test", manifest) for code in x[:, 1]
     ]
     assert codes.count(0) == 40
-
-
-@pytest.mark.parametrize(
-    ("missing", "declared", "values"),
-    [
-        ("007", "category", ("7", "x")),
-        ("7", "category", ("007", "x")),
-        ("7", "text", (None, "007", "7.0", "x")),
-        ("9", "category", ("007", "7", "x")),
-    ],
-    ids=["a code means a missing value", "a number", "kept texts", "another number"],
-)
-def test_other_spellings_of_a_number_that_means_a_missing_value(file, run, tmp_path, missing, declared, values):
-    source = file(
-        "data.csv", "x,c,label\n" + "".join(f"{i},{['7', '7.0', '007', 'x'][i % 4]},{'ab'[i % 2]}\n" for i in range(80))
-    )
-    options = {"shards": 1, "validation_fraction": 0, "test_fraction": 0, "columns": {"c": declared}}
-    manifest = run(source, csv_format=CsvFormat(missing=(missing,)), **options)["train"]
-    kept = pq.read_table(tmp_path / "out" / "train" / "part-00000.parquet")["c"].unique().to_pylist()
-    found = manifest.columns[1].vocabulary or sorted(kept, key=lambda text: (text is not None, text))
-    assert tuple(found) == values
