@@ -263,23 +263,34 @@ def test_dates_of_several_files_are_the_same_groups(run, tmp_path):
     assert all(len(splits) == 1 for splits in found.values())
 
 
+FIRST_MERGED = {"float16": 2**11, "float32": 2**24, "float64": 2**53}
+
+
 @pytest.mark.parametrize("use", ["label_column", "columns", "group_column"])
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_whole_numbers_that_floats_merge_are_refused(run, tmp_path, use, kind):
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [("jsonl", "float64"), *((kind, dtype) for kind in ("parquet", "npz") for dtype in FIRST_MERGED)],
+)
+def test_whole_numbers_that_floats_merge_are_refused(run, tmp_path, use, kind, dtype):
     """In JSON, a fraction in any line makes floats of a column's numbers; pandas makes them of one with gaps."""
-    values = [2**60 + i % 3 for i in range(30)] + [5.5]
-    rows = [{"x": i, "id": value, "label": "ab"[i % 2]} for i, value in enumerate(values)]
-    source = tmp_path / f"data.{kind}"
-    if kind == "jsonl":
-        source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    else:
-        table = pa.Table.from_pylist([{**row, "id": float(row["id"])} for row in rows])
-        pq.write_table(table, source)
     options = {"columns": {"id": "category"}} if use == "columns" else {use: "id"}
-    with pytest.raises(
-        ValueError, match=r"rows 1, 2, 3.*: 'id' is 1\.15\d+e\+18, read as a float, in which different whole"
-    ):
-        run(source, task="classification", **options)
+
+    def prepared(first):
+        numbers = np.array([first + i % 3 for i in range(60)] + [5.5] * 2, dtype)
+        columns = {"x": np.arange(62), "id": numbers, "label": np.array([*"ab"] * 31)}
+        source = tmp_path / f"{first}.{kind}"
+        if kind == "npz":
+            np.savez(source, **columns)
+        elif kind == "parquet":
+            pq.write_table(pa.table(columns), source)
+        else:
+            write_texts(source, {name: values.tolist() for name, values in columns.items()})
+        return run(source, f"out-{first}", task="classification", **options)
+
+    first = FIRST_MERGED[dtype]
+    assert sum(manifest.rows for manifest in prepared(first - 3).values()) == 62
+    with pytest.raises(ValueError, match=r"rows 1, 2, 4.*: 'id' is .*, read as a float, in which different whole"):
+        prepared(first)
 
 
 MISSING = ("", " ", "\u00a0 ", "\u202f", " " * 300)

@@ -30,7 +30,7 @@ from kfp_distributed.components.prepare_data.columns.date_columns import (
     open_dates,
 )
 from kfp_distributed.components.prepare_data.columns.dates import are_dates
-from kfp_distributed.components.prepare_data.columns.spelled_values import FINITE, numbers_of
+from kfp_distributed.components.prepare_data.columns.spelled_values import FINITE, MERGED_FROM, numbers_of
 from kfp_distributed.components.prepare_data.columns.times import time_type
 from kfp_distributed.components.prepare_data.csv_format import CsvFormat, utf8_line
 from kfp_distributed.components.prepare_data.preparation_options import Options
@@ -57,8 +57,6 @@ from kfp_distributed.components.prepare_data.tables.table_format import Chosen
 from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
 from kfp_distributed.storage.dataset import Task
 
-# All whole numbers below it are 64-bit floats.
-_EXACT = 2**53
 _VALUES = pa.large_string()
 """Stands for the type of texts of which some may be numbers: these get a decimal point."""
 _DECIMAL_POINT = r"^(\s*[-+]?\d*)\.(\d+\s*)$"
@@ -141,7 +139,7 @@ class CsvTable:
             if not (are_integers or pa.types.is_floating(values.type)):
                 continue
             for text, number in self._missing_numbers.items():
-                if are_integers and not (number.is_integer() and abs(number) < _EXACT):
+                if are_integers and not (number.is_integer() and abs(number) < MERGED_FROM[pa.float64()]):
                     continue
                 are_missing = pc.fill_null(pc.equal(values, pa.scalar(number, pa.float64()).cast(values.type)), False)
                 if are_missing.true_count:
