@@ -28,7 +28,7 @@ from kfp_distributed.components.prepare_data.columns.dates import (
     microseconds,
 )
 from kfp_distributed.components.prepare_data.columns.python_values import python_values
-from kfp_distributed.components.prepare_data.columns.spelled_values import number_names
+from kfp_distributed.components.prepare_data.columns.spelled_values import MERGED_FROM, number_names
 from kfp_distributed.components.prepare_data.columns.times import DATES, time_keys
 from kfp_distributed.components.prepare_data.sources.chunks import CHUNK_BYTES, Chunk, CountRows, FilePart, chunks_of
 from kfp_distributed.components.prepare_data.sources.read_rows import (
@@ -175,10 +175,6 @@ class Source:
             yield Rows(batch, numbers)
 
 
-_EXACT = 2**53
-"""From here on, floats of 64 bits do not have all whole numbers."""
-
-
 class _Converter:
     """Converts the columns of a batch.
 
@@ -204,8 +200,10 @@ class _Converter:
     def names(self, name: str, values: pa.Array) -> pa.StringArray:
         """Return values of a label, a category or a group as texts."""
         if pa.types.is_floating(values.type):
-            lost = pc.and_(pc.is_finite(values), pc.greater_equal(pc.abs(values), float(_EXACT)))
-            for row in _rows(pc.fill_null(lost, False)):
+            # Arrow has no absolute values of 16-bit floats.
+            sizes = pc.abs(values.cast(pa.float64()))
+            are_merged = pc.and_(pc.is_finite(sizes), pc.greater_equal(sizes, float(MERGED_FROM[values.type])))
+            for row in _rows(pc.fill_null(are_merged, False)):
                 self._add(
                     row,
                     name,

@@ -14,6 +14,9 @@ FINITE = r"[-+]?([0-9]+\.?|\.[0-9])[0-9]*([eE][-+]?[0-9]+)?"
 NUMBER = rf"({FINITE}|[-+]?(?i:inf(inity)?))"
 """A number or infinity."""
 
+MERGED_FROM = {pa.float16(): 2**11, pa.float32(): 2**24, pa.float64(): 2**53}
+"""From here on, floats of a type do not have all whole numbers, so that different ones become equal."""
+
 _Kind = Literal["booleans", "numbers", "texts"]
 
 _BOOLEANS = {"false", "true"}

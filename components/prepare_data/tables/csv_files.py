@@ -272,7 +272,7 @@ class _Parser:
         kind = self._types[name]
         if kind == pa.string():
             return texts, problems
-        plain = self._with_points(pc.utf8_trim_whitespace(texts))
+        plain = with_decimal_points(pc.utf8_trim_whitespace(texts), self._format)
         are_integers = kind in (KEPT_DIGITS, pa.int64())
         is_number = pc.fill_null(_are_integers(plain) if are_integers else _are_numbers(plain, or_nan=True), True)
         nothing = "whole number of 64 bits" if kind == KEPT_DIGITS else "number"
@@ -315,19 +315,20 @@ class _Parser:
         trimmed, kind = pc.utf8_trim_whitespace(texts), self._types[name]
         if not pa.types.is_dictionary(kind):
             # Arrow knows hexadecimal numbers, too.
-            return self._with_points(pc.replace_substring_regex(trimmed, "[xX]", "·")).cast(kind)
+            return with_decimal_points(pc.replace_substring_regex(trimmed, "[xX]", "·"), self._format).cast(kind)
         may_be_code = pc.and_(pc.starts_with(trimmed, "0"), pc.greater(pc.binary_length(trimmed), 1))
         if may_be_code.true_count:
             codes = pc.filter(trimmed, pc.and_(may_be_code, pc.match_substring_regex(trimmed, r"^0\d+$")))
             if len(codes):
                 raise ReadAgain({name: codes[0].as_py()})
-        return self._with_points(pc.replace_substring_regex(trimmed, "[xX]", "·")).cast(kind.value_type)
+        return with_decimal_points(pc.replace_substring_regex(trimmed, "[xX]", "·"), self._format).cast(kind.value_type)
 
-    def _with_points(self, texts: pa.StringArray) -> pa.StringArray:
-        """Return numbers with a decimal point. A text that has one where decimals have commas is no number."""
-        if self._format.decimal == ".":
-            return texts
-        return pc.replace_substring(pc.replace_substring(texts, ".", "·"), self._format.decimal, ".")
+
+def with_decimal_points(texts: pa.StringArray, csv_format: CsvFormat) -> pa.StringArray:
+    """Return numbers with a decimal point. A text that has one where decimals have commas is no number."""
+    if csv_format.decimal == ".":
+        return texts
+    return pc.replace_substring(pc.replace_substring(texts, ".", "·"), csv_format.decimal, ".")
 
 
 def numbers_are_integers(texts: pa.StringArray) -> bool:

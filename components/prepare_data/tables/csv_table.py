@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import compress
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,7 +28,7 @@ from kfp_distributed.components.prepare_data.columns.date_columns import (
     open_dates,
 )
 from kfp_distributed.components.prepare_data.columns.dates import are_dates
-from kfp_distributed.components.prepare_data.columns.spelled_values import FINITE, numbers_of
+from kfp_distributed.components.prepare_data.columns.spelled_values import FINITE, MERGED_FROM, numbers_of
 from kfp_distributed.components.prepare_data.columns.times import time_type
 from kfp_distributed.components.prepare_data.csv_format import CsvFormat, utf8_line
 from kfp_distributed.components.prepare_data.preparation_options import Options
@@ -47,14 +48,13 @@ from kfp_distributed.components.prepare_data.tables.csv_files import (
     first_rows,
     numbers_are_integers,
     read_csv,
+    with_decimal_points,
 )
 from kfp_distributed.components.prepare_data.tables.csv_quotes import rows_in_quotes
 from kfp_distributed.components.prepare_data.tables.table_format import Chosen
 from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
 from kfp_distributed.storage.dataset import Task
 
-# All whole numbers below it are 64-bit floats.
-_EXACT = 2**53
 _VALUES = pa.large_string()
 """Stands for the type of texts of which some may be numbers: these get a decimal point."""
 _DECIMAL_POINT = r"^(\s*[-+]?\d*)\.(\d+\s*)$"
@@ -81,7 +81,7 @@ class CsvTable:
         self._options = options
         self._format, self._notes = _detected(files, options)
         self._missing_texts: set[str] = set()
-        self._missing_numbers = _numbers_of(self._format)
+        self._missing_numbers, self._missing_codes = _numbers_and_codes(self._format)
         self._left_out: dict[str, int] = {}
         self._swallowing = ""
         is_open = self._format.header and "header" not in self._format.given
@@ -122,23 +122,22 @@ class CsvTable:
         values = [name for name, kind in types.items() if kind == _VALUES]
         types = {**types, **dict.fromkeys(values, pa.string())}
         for rows, numbers in read_csv(part, types, reject, self._format, self._advice(), count_rows, self._see):
-            yield Rows(self._without_missing(_with_points(rows, values, self._format)), numbers)
+            yield Rows(_with_points(self._without_missing(rows), values, self._format), numbers)
 
     def _without_missing(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows in which numbers that stand for missing ones are null, however they are written.
 
         Kept texts stay as they are written.
         """
-        kept = [name for name, kind in self._options.columns.items() if kind in KEPT_TYPES]
         for position, values in enumerate(rows.columns if self._missing_numbers else ()):
             name = rows.schema.names[position]
-            if pa.types.is_string(values.type) and name not in kept:
+            if pa.types.is_string(values.type) and self._options.columns.get(name) not in KEPT_TYPES:
                 rows = rows.set_column(position, name, self._without_missing_numbers(values))
             are_integers = pa.types.is_integer(values.type)
             if not (are_integers or pa.types.is_floating(values.type)):
                 continue
             for text, number in self._missing_numbers.items():
-                if are_integers and not (number.is_integer() and abs(number) < _EXACT):
+                if are_integers and not (number.is_integer() and abs(number) < MERGED_FROM[pa.float64()]):
                     continue
                 are_missing = pc.fill_null(pc.equal(values, pa.scalar(number, pa.float64()).cast(values.type)), False)
                 if are_missing.true_count:
@@ -150,12 +149,11 @@ class CsvTable:
     def _without_missing_numbers(self, texts: pa.StringArray) -> pa.StringArray:
         """Return texts with null in the place of numbers that stand for missing ones, however they are written."""
         coded = texts.dictionary_encode()
-        numbers = numbers_of(pc.replace_substring(coded.dictionary, self._format.decimal, "."))
+        numbers = numbers_of(with_decimal_points(coded.dictionary, self._format))
         for text, number in self._missing_numbers.items():
-            # Where the text is a code, such as "007", other spellings of its number are not.
-            is_code = numbers_of(pa.array([text.replace(self._format.decimal, ".")])).null_count
             are_missing = pc.fill_null(pc.equal(numbers, number), False)
-            if are_missing.true_count and not is_code:
+            # Where the text is a code, such as "007", other spellings of its number are not.
+            if are_missing.true_count and text not in self._missing_codes:
                 self._missing_texts.add(text)
                 texts = pc.if_else(pc.fill_null(are_missing.take(coded.indices), False), None, texts)
         return texts
@@ -337,15 +335,16 @@ def _detected(files: Sequence[SourcePath], options: Options) -> tuple[CsvFormat,
     return result
 
 
-def _numbers_of(csv_format: CsvFormat) -> dict[str, float]:
-    """Return the texts for missing values that are numbers, with the numbers."""
-    texts = pa.array([text.strip().replace(csv_format.decimal, ".") for text in csv_format.missing], pa.string())
+def _numbers_and_codes(csv_format: CsvFormat) -> tuple[dict[str, float], set[str]]:
+    """Return the texts for missing values that are numbers, with the numbers, and which of them are codes."""
+    texts = with_decimal_points(pa.array([text.strip() for text in csv_format.missing], pa.string()), csv_format)
     are_numbers = pc.match_substring_regex(texts, rf"^{FINITE}$").to_pylist()
-    return {
+    numbers = {
         text: float(plain)
         for text, plain, is_number in zip(csv_format.missing, texts.to_pylist(), are_numbers, strict=True)
         if is_number
     }
+    return numbers, {*compress(csv_format.missing, numbers_of(texts).is_null().to_pylist())} & numbers.keys()
 
 
 def _with_points(
