@@ -61,20 +61,12 @@ def _left(marker: str) -> list[psutil.Process]:
     return left
 
 
-# A single replica: that three end too is shown by Ctrl-C.
-ONE_PROCESS = ["--distribution", "{}"]
-
-
-@pytest.mark.parametrize(
-    ("number", "code", "options"),
-    [(signal.SIGINT, 130, []), (signal.SIGKILL, -9, ONE_PROCESS)],
-    ids=["Ctrl-C", "SIGKILL"],
-)
-def test_a_signal_in_the_middle_leaves_nothing_running(tmp_path, number, code, options):
-    """A step by itself is shown to handle the other signals: train/test_local_signals.py."""
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)], ids=["Ctrl-C", "SIGKILL"])
+def test_a_signal_in_the_middle_leaves_nothing_running(tmp_path, number, code):
+    """That a step with several replicas handles each signal is shown by train/test_local_signals.py."""
     marker = f"{tmp_path}-{number}"
     with started(
-        [*DEMO, "--folder", str(tmp_path / "run"), "--epochs", "5000", *options],
+        [*DEMO, "--folder", str(tmp_path / "run"), "--epochs", "5000", "--distribution", "{}"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
