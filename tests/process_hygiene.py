@@ -6,6 +6,7 @@ import signal
 import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -55,7 +56,16 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 def children() -> set[psutil.Process]:
     """Return the child processes of pytest. psutil compares processes by their IDs and start times."""
-    return set(psutil.Process().children())
+    if not Path(f"/proc/self/task/{os.getpid()}/children").exists():
+        return set(psutil.Process().children())
+    # psutil would read the records of all processes, which takes 3 ms for each of the tests.
+    found = set()
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # It has ended, and another thread has its children.
+            for number in (thread / "children").read_text().split():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    found.add(psutil.Process(int(number)))
+    return found
 
 
 def is_alive(process: psutil.Process) -> bool:
