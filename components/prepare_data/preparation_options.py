@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from kfp_distributed.components.prepare_data.columns.dates import form_of, is_form
 from kfp_distributed.components.prepare_data.csv_format import CsvFormat, parse_csv_format
-from kfp_distributed.components.prepare_data.split_parameter import MAXIMUM_SEED, check_split
+from kfp_distributed.components.prepare_data.split_parameter import check_split
 from kfp_distributed.storage.dataset import TASKS, DatasetManifest, Task
 
 # Rows wait in memory until they are a row group. With more shards, row groups would be small.
@@ -79,10 +79,10 @@ class Options:
 def parse_options(
     *,
     label_column: str,
-    validation_fraction: object,
-    test_fraction: object,
+    validation_fraction: float,
+    test_fraction: float,
     shards: object,
-    seed: object,
+    seed: int,
     image_size: str,
     drop_columns: Sequence[str],
     source_fingerprint: str = "",
@@ -97,6 +97,8 @@ def parse_options(
     like: DatasetManifest | None = None,
 ) -> Options:
     """Check the step's parameters as KFP delivers them: numbers also as 8.0, "8" or "8.0".
+
+    Those of `split` are values of `parse_split`.
 
     Raises:
         ValueError: A parameter is invalid. The message names it, its value and what is allowed.
@@ -115,10 +117,10 @@ def parse_options(
         label_column = ""
     options = Options(
         label_column=label_column,
-        validation_fraction=_number("validation_fraction", validation_fraction, bool(like)),
-        test_fraction=_number("test_fraction", test_fraction, bool(like)),
+        validation_fraction=validation_fraction,
+        test_fraction=test_fraction,
         shards=_whole_number("shards", shards, 1, MAXIMUM_SHARDS),
-        seed=_whole_number("seed", seed, 0, MAXIMUM_SEED),
+        seed=seed,
         image_size=(int(size[1]), int(size[2])) if image_size else None,
         drop_columns=tuple(drop_columns),
         source_fingerprint=source_fingerprint,
@@ -187,25 +189,12 @@ def _one_of(name: str, value: str, allowed: Sequence[str]) -> str:
     return value
 
 
-def _number(name: str, value: object, may_be_1: bool) -> float:
-    """Return a number from 0 to less than 1, or to 1."""
-    number = _as_float(value)
-    if not (0 <= number < 1 or (may_be_1 and number == 1)):
-        raise ValueError(f"split: {name} is {value!r}: it must be a number from 0 to less than 1 (1 only with like)")
-    return number
-
-
 def _whole_number(name: str, value: object, minimum: int, maximum: int) -> int:
-    """Return a whole number with minimum <= number <= maximum."""
-    number = _as_float(value)
+    """Return a whole number, which may be a text, with minimum <= number <= maximum."""
+    try:
+        number = float(str(value))
+    except ValueError:
+        number = math.nan
     if not minimum <= number <= maximum or not number.is_integer():
         raise ValueError(f"{name} is {value!r}: it must be a whole number from {minimum} to {maximum}")
     return int(number)
-
-
-def _as_float(value: object) -> float:
-    """Return a value or its text as a number; NaN, which is in no range, if it is not one."""
-    try:
-        return float(str(value))
-    except ValueError:
-        return math.nan
