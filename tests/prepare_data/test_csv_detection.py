@@ -4,7 +4,6 @@ import csv
 import random
 import re
 from io import StringIO
-from itertools import permutations
 
 import pyarrow as pa
 import pytest
@@ -239,15 +238,6 @@ def test_the_files_of_a_source_have_one_separator(file, run):
         ValueError, match=r"b\.csv cannot be read: its columns are separated by ',', and those of the f"
     ):
         run(second.parent)
-
-
-def test_the_files_of_a_source_may_have_other_line_ends(file, run):
-    rows = "x,label\n" + "1,a\n2,b\n" * 9
-    for first, second in permutations(("\n", "\r", "\r\n"), 2):
-        folder = f"{first}{second}".encode().hex()
-        file(f"{folder}/1.csv", rows.replace("\n", first))
-        source = file(f"{folder}/2.csv", rows.replace("\n", second)).parent
-        assert run(source, f"{folder}-out", **ALL_FOR_TRAINING)["train"].rows == 36
 
 
 def test_tabs_separate_columns_of_values_with_equally_many_words(file, run):
