@@ -74,6 +74,11 @@ class CsvFormat:
         """What separates the values of a row."""
         return Separation(self.separator, self.blanks)
 
+    @property
+    def is_utf(self) -> bool:
+        """Whether the encoding is one of UTF, in which a text of another one is rarely read without an error."""
+        return codecs.lookup(self.encoding).name.startswith("utf")
+
     def null_values(self, rows: bytes) -> list[str]:
         """Return the texts that stand for a missing value in some rows."""
         longest = 0 if b" " not in rows else _BLANKS if b" " * (_BLANKS + 1) not in rows else _MOST_BLANKS
@@ -137,10 +142,10 @@ def utf8_line(start: bytes, encoding: str) -> str:
 
     Args:
         start: The beginning of the text, as UTF-8.
-        encoding: The encoding in which it was read.
+        encoding: The encoding in which it was read, none of UTF.
     """
     text = start.decode(errors="ignore")
-    if text.isascii() or codecs.lookup(encoding).name.startswith("utf"):
+    if text.isascii():
         return ""
     try:
         codecs.getincrementaldecoder("utf-8")().decode(text.encode(encoding))

@@ -4,15 +4,17 @@ import csv
 import random
 import re
 from io import StringIO
-from itertools import permutations
 
 import pyarrow as pa
 import pytest
 
 from kfp_distributed.components.prepare_data.csv_format import COMMAS, CsvFormat, Separation, parse_csv_format
+from kfp_distributed.components.prepare_data.preparation_options import Options
+from kfp_distributed.components.prepare_data.sources.read_rows import MAXIMUM_LINES
 from kfp_distributed.components.prepare_data.tables import csv_files
 from kfp_distributed.components.prepare_data.tables.csv_detection import check_header, detect_format
 from kfp_distributed.components.prepare_data.tables.csv_quotes import check_quotes, last_row_end, without_blanks
+from kfp_distributed.components.prepare_data.tables.csv_table import CsvTable
 from kfp_distributed.storage.dataset import read_batches
 
 pytestmark = pytest.mark.takes(3)
@@ -241,15 +243,6 @@ def test_the_files_of_a_source_have_one_separator(file, run):
         run(second.parent)
 
 
-def test_the_files_of_a_source_may_have_other_line_ends(file, run):
-    rows = "x,label\n" + "1,a\n2,b\n" * 9
-    for first, second in permutations(("\n", "\r", "\r\n"), 2):
-        folder = f"{first}{second}".encode().hex()
-        file(f"{folder}/1.csv", rows.replace("\n", first))
-        source = file(f"{folder}/2.csv", rows.replace("\n", second)).parent
-        assert run(source, f"{folder}-out", **ALL_FOR_TRAINING)["train"].rows == 36
-
-
 def test_tabs_separate_columns_of_values_with_equally_many_words(file, run):
     text = "patient id\tvisit\tlabel\n" + "P 3\t12\ta\nP 4\t13\tb\n" * 9
     train = run(file("visits.txt", text), **ALL_FOR_TRAINING)["train"]
@@ -310,6 +303,28 @@ def test_utf8_that_is_read_in_another_encoding_is_named(file, run, capsys):
     second = file("folder/b.csv", "town,label\n" + "Köln,a\nUlm,b\n" * 9)
     run(second.parent, "folder-out", csv_format=parse_csv_format({"encoding": "cp1252"}))
     assert "b.csv: it is UTF-8, so that 'ö' is read as" in capsys.readouterr().out
+    for number in range(60):
+        file(f"many/{number}.csv", "town,label\n" + "Köln,a\nUlm,b\n")
+    run(second.parents[1] / "many", "many-out", csv_format=parse_csv_format({"encoding": "cp1252"}))
+    found = capsys.readouterr().out
+    assert found.count("it is UTF-8, so that") == MAXIMUM_LINES
+    assert f"{60 - MAXIMUM_LINES} more such lines" in found
+
+
+@pytest.mark.parametrize(("encoding", "opened"), [("utf-8", 1), ("UTF8", 1), ("utf-16", 1), ("latin-1", 2)])
+def test_only_files_that_may_be_read_wrong_are_read_to_find_it(file, monkeypatch, encoding, opened):
+    """The other files are opened where the names of their columns are read, those of a store side by side."""
+    for name in "abc":
+        source = file(f"data/{name}.csv", "town,label\nKöln,a\nUlm,b\n".encode(encoding))
+    files, reads = sorted(source.parent.iterdir()), []
+    opener = csv_files.opened_csv
+    monkeypatch.setattr(csv_files, "opened_csv", lambda file, *more: [reads.append(file), opener(file, *more)][1])
+    table = CsvTable(Options(csv_format=parse_csv_format({"encoding": encoding})), files)
+    assert {*reads} == {files[0]}, "the first file shows how all are written"
+    reads.clear()
+    for path in files:
+        table.names(path)
+    assert reads == [path for path in files for _ in range(opened)]
 
 
 def test_usual_texts_for_missing_values_can_be_values(file, run):

@@ -330,10 +330,13 @@ def texts_with_gaps(use, spelled):
 
 
 def write_texts(path, columns):
+    is_binary = "binary" in path.stem
     if path.suffix == ".npz":
+        columns = {name: [text.encode() for text in texts] if is_binary else texts for name, texts in columns.items()}
         np.savez(path, **{name: np.array(values) for name, values in columns.items()})
     elif path.suffix == ".parquet":
-        pq.write_table(pa.table(columns), path)
+        kind = pa.large_binary() if "large" in path.stem else pa.binary() if is_binary else pa.string()
+        pq.write_table(pa.table({name: pa.array(texts).cast(kind) for name, texts in columns.items()}), path)
     elif path.suffix == ".jsonl":
         rows = zip(*columns.values(), strict=True)
         path.write_text("".join(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in rows))
@@ -361,7 +364,10 @@ def test_each_blank_is_left_out_before_a_text_is_compared(blank):
 def test_blanks_around_a_missing_value_are_no_part_of_it(run, tmp_path, capsys, use, missing):
     options = {**USES[use], "columns": {"x": "number", **USES[use].get("columns", {})}}
     expected = None
-    for name in ("plain.csv", "rows.csv", "rows.tsv", "rows.jsonl", "rows.parquet", "rows.npz"):
+    names = ["plain.csv", "rows.csv", "rows.tsv", "rows.jsonl", "rows.parquet", "rows.npz"]
+    # Dates are texts.
+    names += [] if use in ("date", "time") else ["binary.parquet", "large_binary.parquet", "binary.npz"]
+    for name in names:
         is_csv = name in ("rows.csv", "rows.tsv")
         given = {"csv_format": CsvFormat(missing=("?", "-999"), separator="\t" if name == "rows.tsv" else ",")}
         spelled = [""] if name == "plain.csv" else CSV_MISSING if is_csv else MISSING

@@ -148,9 +148,9 @@ def cast(name: str, values: pa.Array, kind: str) -> pa.Array:
     """
     check_type(name, values.type)
     is_number = kind == "number"
-    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-        values = without_blanks_alone(values)
     try:
+        if re.search("string|binary", str(values.type)):
+            values = without_blanks_alone(values.cast(pa.string()))
         # An unsafe cast rounds large integers to float64. For texts it would accept bytes that are not UTF-8.
         return values.cast(pa.float64() if is_number else pa.string(), safe=not is_number)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

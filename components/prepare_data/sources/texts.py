@@ -16,10 +16,10 @@ from kfp_distributed.components.prepare_data.sources.stored_files import SourceP
 COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """Compressed files are known by their first bytes."""
 
-# Byte order marks: the encoding of each, and what to do. That of UTF-32 begins with that of UTF-16, so it comes first.
-_START_BYTES = 2**16
-"""Bytes that tell what ends the rows of a CSV file. A header may be long."""
+# The first bytes of a CSV file, which tell what ends its rows. A header may be long.
+_START_BYTES = 2**20
 
+# Byte order marks: the encoding of each, and what to do. That of UTF-32 begins with that of UTF-16, so it comes first.
 _MARKS = {
     codecs.BOM_UTF8: ("UTF-8", "leave encoding out"),
     codecs.BOM_UTF32_LE: ("UTF-32", 'set encoding to "utf-32"'),
@@ -116,13 +116,23 @@ def opened_csv(file: SourcePath, csv_format: CsvFormat, begin: int = 0, end: int
         yield stream if begin else _WithLineFeeds(stream)
 
 
-def has_carriage_returns(file: SourcePath, csv_format: CsvFormat) -> bool:
+def has_carriage_returns(file: SourcePath, encoding: str) -> bool:
     """Return whether carriage returns alone end the rows of a CSV file."""
-    with opened_text(file, csv_format.encoding) as stream:
-        return _are_carriage_returns(stream.read(_START_BYTES))
+    with opened_text(file, encoding) as stream:
+        return _are_carriage_returns(_start(stream, _START_BYTES))
+
+
+def _start(stream: Readable, size: int) -> bytes:
+    """Return the beginning of a text, of at least about `size` bytes, that tells what ends its rows."""
+    start = stream.read(size)
+    # A line feed tells it at once. So no reader needs the first MiB of most files.
+    while b"\n" not in start and len(start) < _START_BYTES and (data := stream.read(_START_BYTES - len(start))):
+        start += data
+    return start
 
 
 def _are_carriage_returns(start: bytes) -> bool:
+    start = start[:_START_BYTES]
     # A line feed may follow the last byte.
     return b"\n" not in start and b"\r" in start.rstrip(b"\r")
 
@@ -132,13 +142,17 @@ class _WithLineFeeds:
 
     def __init__(self, stream: Readable) -> None:
         self._stream = stream
-        self._has_carriage_returns: bool | None = None
+        self._start: bytes | None = None
+        self._has_carriage_returns = False
 
     def read(self, size: int) -> bytes:
         """Return about `size` bytes; none at the end."""
-        data = self._stream.read(size)
-        if self._has_carriage_returns is None:
-            self._has_carriage_returns = _are_carriage_returns(data)
+        if self._start is None:
+            self._start = _start(self._stream, size)
+            self._has_carriage_returns = _are_carriage_returns(self._start)
+        data, self._start = self._start[:size], self._start[size:]
+        if len(data) < size:
+            data += self._stream.read(size - len(data))
         return data.replace(b"\r", b"\n") if self._has_carriage_returns else data
 
 

@@ -22,10 +22,10 @@ from kfp_distributed.components.prepare_data.csv_format import (
     Separation,
     check_start,
 )
-from kfp_distributed.components.prepare_data.sources.chunks import CountRows, FilePart, ignore_count, whole_file
+from kfp_distributed.components.prepare_data.sources.chunks import CountRows, FilePart, ignore_count
 from kfp_distributed.components.prepare_data.sources.read_rows import ReadAgain, Reject, Rows, one_batch
 from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath
-from kfp_distributed.components.prepare_data.sources.texts import Readable, has_carriage_returns, opened_csv
+from kfp_distributed.components.prepare_data.sources.texts import Readable, opened_csv
 from kfp_distributed.components.prepare_data.tables.csv_quotes import check_quotes, first_row_end, without_blanks
 from kfp_distributed.components.prepare_data.tables.text_parts import blocks, first_read, text_parts
 from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
@@ -154,8 +154,6 @@ def read_csv(
 
 def csv_parts(file: SourcePath, most: int, csv_format: CsvFormat, run: RunTasks | None = None) -> list[FilePart]:
     """Return the parts of a file, of about `most` bytes each, see `text_parts`."""
-    if has_carriage_returns(file, csv_format):
-        return [whole_file(file)]
     return text_parts(file, FIRST_BLOCK_BYTES, BLOCK_BYTES, most, csv_format.encoding, csv_format.separation, run)
 
 

@@ -33,7 +33,14 @@ from kfp_distributed.components.prepare_data.columns.times import time_type
 from kfp_distributed.components.prepare_data.csv_format import CsvFormat, utf8_line
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.sources.chunks import CountRows, FilePart, ignore_count, whole_file
-from kfp_distributed.components.prepare_data.sources.read_rows import Reject, Rows, ignore, read_errors, read_rows
+from kfp_distributed.components.prepare_data.sources.read_rows import (
+    Reject,
+    Rows,
+    bounded,
+    ignore,
+    read_errors,
+    read_rows,
+)
 from kfp_distributed.components.prepare_data.sources.source_files import ending
 from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.tables.csv_detection import (
@@ -83,16 +90,22 @@ class CsvTable:
         self._missing_texts: set[str] = set()
         self._missing_numbers, self._missing_codes = _numbers_and_codes(self._format)
         self._left_out: dict[str, int] = {}
+        self._wrong_encodings: dict[str, str] = {}
         self._swallowing = ""
         is_open = self._format.header and "header" not in self._format.given
         self.names_advice = 'If the file has no header, set csv_format to {"header": false}' if is_open else ""
 
     def names(self, file: SourcePath) -> list[str]:
-        """Return the names of the columns, without those at the end that have neither a name nor first values."""
+        """Return the names of the columns, without those at the end that have neither a name nor first values.
+
+        The files of a store are opened side by side here, so that their encoding is checked, too.
+        """
         names, label = csv_names(file, self._format), self._options.label_column
         if empty := self._empty_at_end(file, names):
             self._left_out[file.name] = empty
             names = names[:-empty]
+        if not self._format.is_utf and (line := utf8_line(first_rows(file, self._format), self._format.encoding)):
+            self._wrong_encodings[file.name] = f"{file.name}: {line}"
         if len(names) == 1 and label and names != [label]:
             raise ValueError(
                 f"its header is one column {names[0]!r}: separate the columns by {self._format.separator!r}, or name "
@@ -234,7 +247,8 @@ class CsvTable:
         if task == "regression":
             read_types[options.label_column] = pa.float64()
         dates = [name for name in guessed if name in inputs and found[name] == "date" and task != "none"]
-        notes = [*self._notes, *lines_about_codes(codes), *forms.lines(dates, self._format.missing)]
+        wrong = [self._wrong_encodings[file.name] for file in files if file.name in self._wrong_encodings]
+        notes = [*self._notes, *bounded(wrong), *lines_about_codes(codes), *forms.lines(dates, self._format.missing)]
         numbers = [name for name in guessed if found.get(name) == "number"]
         if task == "regression":
             first |= first_texts([options.label_column], read_texts)
@@ -327,11 +341,6 @@ def _detected(files: Sequence[SourcePath], options: Options) -> tuple[CsvFormat,
             result = found, [f"{file.name}: {line}" for line in lines]
             if not given.header or b"\n" in start.strip():
                 break
-    if "encoding" in given.given:
-        for file in files:
-            with read_errors(file.name):
-                line = utf8_line(first_rows(file, given), given.encoding)
-            result[1].extend([f"{file.name}: {line}"] * bool(line))
     return result
 
 

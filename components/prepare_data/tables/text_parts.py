@@ -10,7 +10,7 @@ from typing import NamedTuple
 from kfp_distributed.components.prepare_data.csv_format import COMMAS, Separation
 from kfp_distributed.components.prepare_data.sources.chunks import FilePart, parts_of, whole_file
 from kfp_distributed.components.prepare_data.sources.stored_files import RangeStream, SourcePath, StoredPath
-from kfp_distributed.components.prepare_data.sources.texts import Readable, compression_of
+from kfp_distributed.components.prepare_data.sources.texts import Readable, compression_of, has_carriage_returns
 from kfp_distributed.components.prepare_data.tables.csv_quotes import last_row_end
 from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
 
@@ -42,7 +42,7 @@ def text_parts(
     separation: Separation | None,
     run: RunTasks | None = None,
 ) -> list[FilePart]:
-    """Return the parts of a text file of rows. One that is compressed or not UTF-8 is one part.
+    """Return the parts of a text file of rows. One that is compressed, not UTF-8 or without line feeds is one part.
 
     A reader that reads a part with `first_read` gets the blocks that a reader of the whole file gets.
 
@@ -59,6 +59,8 @@ def text_parts(
     blocks = most // size
     marks = range(first_size, length, size)[blocks :: max(1, blocks)]
     if not marks or codecs.lookup(encoding).name != "utf-8" or compression_of(file):
+        return [whole_file(file)]
+    if separation and has_carriage_returns(file, encoding):
         return [whole_file(file)]
     begins = [0, *sorted({*row_ends(file, marks, separation, run)} - {0, length})]
     ends = [*begins[1:], length]
