@@ -364,19 +364,12 @@ def commit() -> None:
 
 
 def flush(by_program: bool = True) -> bool:
-    """Store the current checkpoint and metrics in object storage, and return when they are there.
-
-    If they cannot be stored, the log has the reason, and the next call tries again. An older checkpoint that is being
-    uploaded is given up.
+    """Store the current checkpoint and metrics, see `kfp_distributed.trainers.sync.flush`.
 
     Args:
         by_program: Whether the program has called this function itself. If not, a checkpoint may be incomplete, so it
             is sent if the program has committed it before, if a mark says that it is complete, or if it has not changed
             for `LOOK_SECONDS` and is not being written. Default: true.
-
-    Returns:
-        Whether the object store has answered all requests. A refusal and a full disk do not pass by themselves, so
-        they are not worth waiting for.
     """
     return _uploads.send(_uploads.capture(by_program, waits=True))
 
