@@ -135,6 +135,9 @@ PREPARE_DATA_ROOMS = (
 MOST_MODULES = 16
 """So many modules may be in one folder."""
 
+LONGEST_CHAIN = 19
+"""So many modules may import each other one after the other."""
+
 CROWDED = {
     "cli",
     "components/evaluate",
@@ -485,6 +488,18 @@ def test_imports_have_no_cycle():
     for module, statement in own_imports():
         graph[module].add(statement.module)
     assert find_cycle(graph) == []
+
+
+def test_no_chain_of_imports_is_long():
+    """A reader who follows the imports of a module is soon at their end. Those in functions are made when one runs."""
+
+    @cache
+    def chain(module):
+        imported = {each.module for each in library()[module] if each.is_ours and not each.in_function}
+        return (module, *max((chain(other) for other in sorted(imported & library().keys())), key=len, default=()))
+
+    longest = max(map(chain, library()), key=len)
+    assert len(longest) <= LONGEST_CHAIN, longest
 
 
 def test_functions_import_only_optional_packages():

@@ -11,8 +11,9 @@ from kfp_distributed.components.prepare_data.columns.source import Source, Split
 from kfp_distributed.components.prepare_data.pieces.piece_files import PIECE_BYTES, PieceFiles, Pieces
 from kfp_distributed.components.prepare_data.pieces.stored_pieces import AHEAD_BYTES
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind, Options
+from kfp_distributed.components.prepare_data.scan.scan_result import Scan
 from kfp_distributed.components.prepare_data.scan.scan_tasks import TaskScanner
-from kfp_distributed.components.prepare_data.scan.scanner import Scan, Scanner, lines_about_gaps
+from kfp_distributed.components.prepare_data.scan.scanner import Scanner, lines_about_gaps
 from kfp_distributed.components.prepare_data.scan.split_keys import DRAWN, TEST, VALIDATION
 from kfp_distributed.components.prepare_data.sources.chunks import CHUNK_BYTES
 from kfp_distributed.components.prepare_data.sources.disk_errors import disk_errors

@@ -20,10 +20,15 @@ from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import join_uri
-from kfp_distributed.trainers.runtime.job_description import JOB_VARIABLE, STORE_SECONDS, JobDescription
+from kfp_distributed.trainers.runtime.job_description import (
+    JOB_VARIABLE,
+    LOST_SECONDS_VARIABLE,
+    STORE_SECONDS,
+    JobDescription,
+)
 from kfp_distributed.trainers.runtime.lifecycle.ending import end, end_on_sigterm
 from kfp_distributed.trainers.runtime.lifecycle.fatal_errors import exit_code
-from kfp_distributed.trainers.runtime.lifecycle.lost_step import LOST_SECONDS_VARIABLE, end_when_lost
+from kfp_distributed.trainers.runtime.lifecycle.lost_step import end_when_lost
 from kfp_distributed.trainers.runtime.monitoring.sampling import print_samples, store_peak_memory
 
 INDEX_VARIABLE = "JOB_COMPLETION_INDEX"

@@ -10,9 +10,12 @@ import pytest
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
-from kfp_distributed.trainers.runtime.job_description import JOB_VARIABLE, JobDescription
-from kfp_distributed.trainers.runtime.lifecycle.lost_step import LOST_SECONDS_VARIABLE
-from kfp_distributed.trainers.runtime.lifecycle.termination import GRACE_VARIABLE
+from kfp_distributed.trainers.runtime.job_description import (
+    GRACE_VARIABLE,
+    JOB_VARIABLE,
+    LOST_SECONDS_VARIABLE,
+    JobDescription,
+)
 
 
 @pytest.mark.takes(3)

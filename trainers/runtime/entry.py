@@ -32,6 +32,7 @@ from kfp_distributed.trainers.runtime.horovodrun import end_without_launcher
 from kfp_distributed.trainers.runtime.job_description import (
     CHECKPOINT_REJECTED,
     JOB_VARIABLE,
+    LOST_SECONDS_VARIABLE,
     PEER_LOST,
     PREEMPTED,
     PROGRAM_CODE_RESERVED,
@@ -54,7 +55,7 @@ from kfp_distributed.trainers.runtime.lifecycle.ending import (
     was_told_to_end,
 )
 from kfp_distributed.trainers.runtime.lifecycle.fatal_errors import exit_code, is_lost_peer, print_error
-from kfp_distributed.trainers.runtime.lifecycle.lost_step import LOST_SECONDS_VARIABLE, end_when_lost
+from kfp_distributed.trainers.runtime.lifecycle.lost_step import end_when_lost
 from kfp_distributed.trainers.runtime.lifecycle.rejection import RestoredCheckpoint
 from kfp_distributed.trainers.runtime.lifecycle.termination import EndedEarly, begin, seconds_left
 from kfp_distributed.trainers.runtime.monitoring.downloads import observed

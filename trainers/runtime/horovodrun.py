@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kfp_distributed.trainers.runtime.job_description import REPLICA_VARIABLE
-from kfp_distributed.trainers.runtime.lifecycle.lost_step import LOST_SECONDS_VARIABLE, end_when_lost
+from kfp_distributed.trainers.runtime.job_description import LOST_SECONDS_VARIABLE, REPLICA_VARIABLE
+from kfp_distributed.trainers.runtime.lifecycle.lost_step import end_when_lost
 from kfp_distributed.trainers.runtime.workarounds.horovod_internals import (
     environment_of_ranks,
     environment_of_slot,

@@ -11,6 +11,12 @@ from typing import Any
 JOB_VARIABLE = "KFP_DISTRIBUTED_JOB"
 """Environment variable with the path of this file."""
 
+LOST_SECONDS_VARIABLE = "KFP_DISTRIBUTED_LAUNCHER_LOST_SECONDS"
+"""Environment variable with launcher_lost_timeout in seconds. Without it, a replica does not read the heartbeat."""
+
+GRACE_VARIABLE = "KFP_DISTRIBUTED_GRACE_SECONDS"
+"""Environment variable with termination_grace_seconds, after which the kubelet kills a container."""
+
 REPLICA_VARIABLE = "KFP_DISTRIBUTED_REPLICA"
 """Environment variable with the name of the replica, such as "worker-0"."""
 

@@ -13,8 +13,13 @@ import threading
 import time
 from pathlib import Path
 
-from kfp_distributed.trainers.runtime.job_description import JOB_VARIABLE, REPLICA_VARIABLE, JobDescription
-from kfp_distributed.trainers.runtime.lifecycle.lost_step import LOST_SECONDS_VARIABLE, end_when_lost, reading_seconds
+from kfp_distributed.trainers.runtime.job_description import (
+    JOB_VARIABLE,
+    LOST_SECONDS_VARIABLE,
+    REPLICA_VARIABLE,
+    JobDescription,
+)
+from kfp_distributed.trainers.runtime.lifecycle.lost_step import end_when_lost, reading_seconds
 from kfp_distributed.trainers.runtime.lifecycle.termination import Termination, grace_seconds
 
 

@@ -18,7 +18,8 @@ from kfp_distributed.components.prepare_data.pieces.piece_files import PIECE_BYT
 from kfp_distributed.components.prepare_data.pieces.stored_pieces import AHEAD_BYTES, StoredChunk, StoredPieces
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.scan.chunk_scan import ChunkScan, scan_chunk
-from kfp_distributed.components.prepare_data.scan.scanner import ROWS_PER_LOG_LINE, Merge, Scan
+from kfp_distributed.components.prepare_data.scan.scan_result import Scan
+from kfp_distributed.components.prepare_data.scan.scanner import ROWS_PER_LOG_LINE, Merge
 from kfp_distributed.components.prepare_data.scan.split_keys import DRAWN, FIXED_SPLIT
 from kfp_distributed.components.prepare_data.sources.chunks import CHUNK_BYTES, Chunk
 from kfp_distributed.components.prepare_data.sources.read_rows import RejectedRows

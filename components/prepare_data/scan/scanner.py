@@ -8,8 +8,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -41,46 +39,14 @@ from kfp_distributed.components.prepare_data.scan.chunk_scan import (
     empty_scan,
     scan_blocks,
 )
+from kfp_distributed.components.prepare_data.scan.scan_result import LEFT_OUT, Scan
 from kfp_distributed.components.prepare_data.scan.split_keys import DRAWN, FIXED_SPLIT, group_names
 from kfp_distributed.components.prepare_data.sources.chunks import CHUNK_BYTES
 from kfp_distributed.components.prepare_data.sources.read_rows import RejectedRows, rows_by_column
-from kfp_distributed.storage.dataset import Column, Label
-
-LEFT_OUT = -1
-"""Index of the class of rows that are left out, because no other row has their class."""
+from kfp_distributed.storage.dataset import Column
 
 ROWS_PER_LOG_LINE = 1_000_000
 """Rows between two log lines about the progress of the pass."""
-
-
-class Scan(NamedTuple):
-    """What the pass has found.
-
-    Attributes:
-        columns: The inputs with their vocabularies.
-        label: The label with its classes.
-        class_counts: Rows of each class; () without classes.
-        missing: Rows of each input without a value.
-        warnings: One line for each problem of a column.
-        collapsed: Inputs whose different numbers become equal as 32-bit floats.
-        codes: For each category and the label with classes, the index of a value by its code in the pieces.
-        dropped: Rows that were left out because a value is missing.
-        gaps: Rows without a value of each column among them.
-        unseen: Values of categories that the dataset does not have whose vocabularies are applied.
-        frequent_groups: Values of the group column, among which are those of many rows.
-    """
-
-    columns: tuple[Column, ...]
-    label: Label
-    class_counts: tuple[int, ...]
-    missing: dict[str, int]
-    warnings: list[str]
-    collapsed: tuple[str, ...]
-    codes: Mapping[str, NDArray[np.int32]]
-    dropped: int = 0
-    gaps: Mapping[str, int] = MappingProxyType({})
-    unseen: tuple[Unseen, ...] = ()
-    frequent_groups: tuple[str, ...] = ()
 
 
 class Scanner:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from kfp_distributed.components.prepare_data.sources.read_rows import Reject, Rows
 from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath
 from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
 
@@ -40,6 +41,9 @@ class FilePart:
     end: int | None = None
     size: int = 0
 
+
+ReadPart = Callable[[FilePart, Reject, CountRows], Iterator[Rows]]
+"""Yields the rows of a part of a source."""
 
 Chunk = tuple[FilePart, ...]
 """What one task reads: parts of one file or more, in their order."""

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kfp_distributed.components.prepare_data.sources.chunks import CountRows, FilePart
 from kfp_distributed.storage.errors import one_line
 
 REPORTED_ROWS = 20
@@ -23,10 +22,6 @@ _NAMED_COLUMNS = 10
 Reject = Callable[[int, str, str], None]
 """Is called with a row that cannot be used: its number in the file, the column ("" for the whole row) and the problem,
 such as "is missing: fill it in"."""
-
-
-ReadPart = Callable[[FilePart, Reject, CountRows], Iterator["Rows"]]
-"""Yields the rows of a part of a source."""
 
 
 class LateFindings(Protocol):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from kfp_distributed.components.prepare_data.columns.source import SPLIT_KEY, SplitBy
 from kfp_distributed.components.prepare_data.pieces.piece_files import PieceFiles
 from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.scan.scanner import LEFT_OUT, Scan
+from kfp_distributed.components.prepare_data.scan.scan_result import LEFT_OUT, Scan
 from kfp_distributed.components.prepare_data.scan.split_keys import DRAWN, FIXED_SPLIT, TEST, TRAIN, VALIDATION
 from kfp_distributed.components.prepare_data.sources.left_out import first_names
 from kfp_distributed.components.prepare_data.split.balance import balance_warnings, order_warnings

@@ -18,8 +18,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from kfp_distributed.components.prepare_data.sources.chunks import CountRows, FilePart
-from kfp_distributed.components.prepare_data.sources.read_rows import ReadAgain, ReadPart, Reject, Rows, read_errors
+from kfp_distributed.components.prepare_data.sources.chunks import CountRows, FilePart, ReadPart
+from kfp_distributed.components.prepare_data.sources.read_rows import ReadAgain, Reject, Rows, read_errors
 from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath, StoredPath
 
 # Relative difference of two aspect ratios up to which an image is not called squashed: 640x480 and 640x500 are alike.

@@ -16,7 +16,7 @@ from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.report.log_scale import with_log_scales
 from kfp_distributed.components.prepare_data.report.profile import Profile, Profiler, with_statistics
 from kfp_distributed.components.prepare_data.report.vocabulary import VocabularyCounter, count_values
-from kfp_distributed.components.prepare_data.scan.scanner import Scan
+from kfp_distributed.components.prepare_data.scan.scan_result import Scan
 from kfp_distributed.components.prepare_data.split.drawn_rows import DrawnRows, draw
 from kfp_distributed.components.prepare_data.split.order_statistics import Numbers, as_ordered, medians
 from kfp_distributed.components.prepare_data.split.strata import CountsFile, Strata

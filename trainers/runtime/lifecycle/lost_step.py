@@ -17,9 +17,6 @@ from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
 from kfp_distributed.trainers.runtime.job_description import JOB_VARIABLE, JobDescription
 
-LOST_SECONDS_VARIABLE = "KFP_DISTRIBUTED_LAUNCHER_LOST_SECONDS"
-"""Environment variable with launcher_lost_timeout in seconds. Without it, a replica does not read the heartbeat."""
-
 _LONGEST_POLL = 15.0
 """Longest interval of readings in seconds: half of the step's longest interval, so that one reading may fail."""
 

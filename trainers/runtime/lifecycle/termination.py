@@ -15,10 +15,7 @@ from itertools import count
 from kfp_distributed.storage.errors import KeyNotFound, StorageError
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
-from kfp_distributed.trainers.runtime.job_description import PREEMPTED, JobDescription
-
-GRACE_VARIABLE = "KFP_DISTRIBUTED_GRACE_SECONDS"
-"""Environment variable with termination_grace_seconds, after which the kubelet kills a container."""
+from kfp_distributed.trainers.runtime.job_description import GRACE_VARIABLE, PREEMPTED, JobDescription
 
 _MARGIN_SECONDS = 5.0
 """Seconds before the end of the grace period at which a replica ends, to store what it has."""

@@ -13,7 +13,7 @@ from kfp_distributed.components.train.describe.manifests.pod import CONTAINERS, 
 from kfp_distributed.components.train.describe.manifests.run_policy import run_policy, training_policy
 from kfp_distributed.components.train.describe.mpirun import UNLESS_TRAINED, elastic_horovodrun, mpirun
 from kfp_distributed.components.train.describe.training_job import TrainingJob
-from kfp_distributed.trainers.runtime.lifecycle.lost_step import LOST_SECONDS_VARIABLE
+from kfp_distributed.trainers.runtime.job_description import LOST_SECONDS_VARIABLE
 
 _CONTAINER = CONTAINERS["MPIJob"]
 # Each rank ends by itself when the train step is lost. There are no ranks before all workers run, and after the ranks

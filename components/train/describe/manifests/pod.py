@@ -9,9 +9,13 @@ from kfp_distributed.components.train.describe.specification import Distribution
 from kfp_distributed.components.train.describe.topology import Resources
 from kfp_distributed.components.train.describe.training_job import TrainingJob
 from kfp_distributed.library.packages import install_command
-from kfp_distributed.trainers.runtime.job_description import JOB_VARIABLE, PEAK_MEMORY, REPLICA_VARIABLE
-from kfp_distributed.trainers.runtime.lifecycle.lost_step import LOST_SECONDS_VARIABLE
-from kfp_distributed.trainers.runtime.lifecycle.termination import GRACE_VARIABLE
+from kfp_distributed.trainers.runtime.job_description import (
+    GRACE_VARIABLE,
+    JOB_VARIABLE,
+    LOST_SECONDS_VARIABLE,
+    PEAK_MEMORY,
+    REPLICA_VARIABLE,
+)
 
 JOB_LABEL = "kfp-distributed/job"
 MANAGED = {"app.kubernetes.io/managed-by": "kfp-distributed"}
