@@ -2,6 +2,7 @@
 
 import decimal
 import json
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pytest
 
 from kfp_distributed.components.prepare_data.preparation_options import parse_options
 from kfp_distributed.components.prepare_data.report.duplicates import row_hashes
+from kfp_distributed.components.prepare_data.scan import scanner
 from kfp_distributed.components.prepare_data.scan.split_keys import TEST, VALIDATION
 from kfp_distributed.components.prepare_data.split.decided_splits import count_groups, split_groups, split_times
 from kfp_distributed.components.prepare_data.tables import csv_files
@@ -153,6 +155,17 @@ def test_many_short_rows_at_the_beginning_are_skipped(file, prepared):
 def test_no_row_is_left(file, prepared, text, values, message):
     with pytest.raises(ValueError, match=message):
         prepared(file("data.csv", text), **values)
+
+
+def test_only_an_error_about_the_label_says_which_rows_were_left_out(file, prepared, monkeypatch):
+    text, another = "x,y,label\n1,,a\n" + "2,3,b\n3,4,CLASS\n" * 9, ValueError("of another kind")
+    with pytest.raises(ValueError, match=r"two or more are needed; left out 1 rows") as error:
+        prepared(file("data.csv", text.replace("CLASS", "b")), missing="drop")
+    assert error.value.__cause__
+    monkeypatch.setattr(scanner, "label_warnings", Mock(side_effect=another))
+    with pytest.raises(ValueError, match="kind") as error:
+        prepared(file("data.csv", text.replace("CLASS", "a")), missing="drop")
+    assert error.value is another
 
 
 def test_times_that_are_not_a_number_are_missing(parquet, prepared):

@@ -13,10 +13,12 @@ _BEFORE = 20
 
 def look(text: str) -> str:
     """Return what texts have in common that differ only in case, Unicode forms, blanks or invisible characters."""
-    if text.isascii():
-        return text.strip().casefold()
-    visible = "".join(character for character in text if unicodedata.category(character) != "Cf")
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", visible).casefold()).strip()
+    if text.isascii() and text.isprintable():
+        return " ".join(text.casefold().split())
+    # Some blanks, such as tabs, are control characters.
+    visible = (char for char in text if char.isspace() or unicodedata.category(char) not in ("Cc", "Cf"))
+    folded = unicodedata.normalize("NFKC", "".join(visible)).casefold()
+    return " ".join(unicodedata.normalize("NFKC", folded).split())
 
 
 def differ_in_case(text: str, other: str) -> bool:

@@ -224,13 +224,13 @@ class Merge:
             raise ValueError(
                 "; ".join(["no row is left", *notes]) + ". Correct the rows, or drop the columns with gaps"
             )
-        try:
-            return self.result()
-        except ValueError as error:
-            raise ValueError("; ".join([str(error), *notes])) from None
+        return self.result(notes)
 
-    def result(self) -> Scan:
+    def result(self, notes: Iterable[str] = ()) -> Scan:
         """Return what all batches have shown.
+
+        Args:
+            notes: Lines about the rows that were left out, for an error about the label. Default: none.
 
         Raises:
             ValueError: The label cannot be used.
@@ -243,7 +243,10 @@ class Merge:
             counts[name].missing = vocabulary.missing
             for text, rows in vocabulary.rows.items():
                 counts[name].values[names[name][text]] += rows
-        label, class_counts, spelled = self._all.label.result(like, drops_rare=self._options.rare_classes == "drop")
+        try:
+            label, class_counts, spelled = self._all.label.result(like, drops_rare=self._options.rare_classes == "drop")
+        except ValueError as error:
+            raise ValueError("; ".join([str(error), *notes])) from error
         columns = (
             like.columns
             if like

@@ -164,7 +164,7 @@ def check_header(rows: pa.RecordBatch) -> list[str]:
     """Check that the first row of a file has names, and return a line if these are numbers.
 
     It looks like data if it has numbers in columns of numbers, dates in columns of dates, or values that occur again
-    below, and no column says otherwise: by a text above numbers or dates, by a text above few values that occur again
+    below, and no column says otherwise: by a word above numbers or dates, by a word above few values that occur again
     and again, or by numbers that increase like years.
 
     Args:
