@@ -11,7 +11,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from kfp_distributed.components.prepare_data.csv_format import TO_UTF8, CsvFormat
-from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath, StoredPath
+from kfp_distributed.components.prepare_data.sources.stored_files import FIRST_BYTES, SourcePath, StoredPath
 
 COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """Compressed files are known by their first bytes."""
@@ -119,7 +119,7 @@ def opened_csv(file: SourcePath, csv_format: CsvFormat, begin: int = 0, end: int
 def has_carriage_returns(file: SourcePath, encoding: str) -> bool:
     """Return whether carriage returns alone end the rows of a CSV file."""
     with opened_text(file, encoding) as stream:
-        return _are_carriage_returns(_start(stream, _START_BYTES))
+        return _are_carriage_returns(_start(stream, FIRST_BYTES))
 
 
 def _start(stream: Readable, size: int) -> bytes:
