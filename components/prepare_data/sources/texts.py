@@ -11,15 +11,13 @@ from typing import Protocol
 import pyarrow as pa
 
 from kfp_distributed.components.prepare_data.csv_format import TO_UTF8, CsvFormat
-from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath, StoredPath
+from kfp_distributed.components.prepare_data.sources.stored_files import FIRST_BYTES, SourcePath, StoredPath
 
 COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """Compressed files are known by their first bytes."""
 
 # The first bytes of a CSV file, which tell what ends its rows. A header may be long.
 _START_BYTES = 2**20
-# So many of them have a line feed in most files.
-_FIRST_BYTES = 2**14
 
 # Byte order marks: the encoding of each, and what to do. That of UTF-32 begins with that of UTF-16, so it comes first.
 _MARKS = {
@@ -121,7 +119,7 @@ def opened_csv(file: SourcePath, csv_format: CsvFormat, begin: int = 0, end: int
 def has_carriage_returns(file: SourcePath, encoding: str) -> bool:
     """Return whether carriage returns alone end the rows of a CSV file."""
     with opened_text(file, encoding) as stream:
-        return _are_carriage_returns(_start(stream, _FIRST_BYTES))
+        return _are_carriage_returns(_start(stream, FIRST_BYTES))
 
 
 def _start(stream: Readable, size: int) -> bytes:
