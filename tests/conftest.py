@@ -24,7 +24,7 @@ hypothesis.settings.load_profile("without-deadline")
 hide_environments()
 
 # Loaded here so that they are active even if only some of the tests run.
-pytest_plugins = ["process_hygiene", "library_tests", "forked_replicas", "running_tests"]
+pytest_plugins = ["collection", "process_hygiene", "library_tests", "forked_replicas", "running_tests"]
 
 
 @pytest.fixture(autouse=True)

@@ -112,31 +112,40 @@ def record_name(file: Path, paths: Iterable[str], root: Path, cache_folder: Path
 
 
 def _add_with_imports(files: Iterable[Path], root: Path, found: set[Path]) -> None:
+    """Add files and all that they may import. Some of what is added does not exist."""
     for file in files:
-        if file.is_file() and file not in found:
+        if file not in found:
             found.add(file)
-            if file.suffix == ".py":
-                of_tests_only = file.name in _NOT_UNDER_TEST
-                names = _names(file.read_text(encoding="utf-8"))
-                of_library = {name for name in names if name.partition(".")[0] == _LIBRARY}
-                for name in names - of_library if of_tests_only else names:
-                    folder = root if name in of_library else root / "tests"
-                    parts = name.split(".")[name in of_library :]
-                    modules = [folder.joinpath(*parts[: count + 1]) for count in range(len(parts))]
-                    _add_with_imports([module.with_suffix(".py") for module in modules], root, found)
-                    _add_with_imports([module / "__init__.py" for module in modules], root, found)
-                    # The programs of a package of tests are started, not imported.
-                    if name not in of_library and modules and (modules[0] / "__init__.py").is_file():
-                        _add_with_imports(_files_of(modules[0]), root, found)
+            if file.suffix == ".py" and file.is_file():
+                source = file.read_text(encoding="utf-8")
+                modules, folders = _modules(source, root, file.name in _NOT_UNDER_TEST)
+                _add_with_imports(modules, root, found)
+                # The programs of a package of tests are started, not imported.
+                for folder in folders:
+                    if (folder / "__init__.py").is_file():
+                        _add_with_imports(_files_of(folder), root, found)
+
+
+@cache  # Most files of the library are read for each file of tests.
+def _modules(source: str, root: Path, of_tests_only: bool) -> tuple[frozenset[Path], frozenset[Path]]:
+    """Return the files that a source may import, and the folders of tests/ that it imports if they are packages."""
+    modules, folders = set(), set()
+    for name in set(_imported(ast.parse(source))):
+        library, *parts = name.split(".")
+        if library != _LIBRARY:
+            parts = [library, *parts]
+            folders.add(root / "tests" / library)
+        elif of_tests_only:
+            continue
+        folder = root if library == _LIBRARY else root / "tests"
+        for count in range(len(parts)):
+            module = folder.joinpath(*parts[: count + 1])
+            modules |= {module.with_suffix(".py"), module / "__init__.py"}
+    return frozenset(modules), frozenset(folders)
 
 
 def _files_of(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if "__pycache__" not in path.parts]
-
-
-@cache  # Most files of the library are read for each file of tests.
-def _names(source: str) -> frozenset[str]:
-    return frozenset(_imported(ast.parse(source)))
 
 
 def _imported(tree: ast.AST) -> Iterator[str]:

@@ -24,8 +24,7 @@ from kfp_distributed.library.content import content_hash
 pytestmark = pytest.mark.takes(12)
 
 RULES = yaml.safe_load(Path(__file__).parents[2].joinpath("deploy", "rbac.yaml").read_text().split("---")[0])["rules"]
-LIBRARY = library_config_map("team")
-OBJECTS = ROLE, BINDING, _ = installed_objects("team", "pipeline-runner")
+OBJECTS = ROLE, BINDING, LIBRARY = installed_objects("team", "pipeline-runner")
 RUNNER, EDITOR = ({"kind": "ServiceAccount", "name": name} for name in ("pipeline-runner", "default-editor"))
 
 
@@ -41,7 +40,7 @@ def test_the_objects():
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "kfp-distributed-train"},
             "subjects": [EDITOR],
         },
-        LIBRARY,
+        library_config_map("team"),
     ]
 
 

@@ -10,10 +10,11 @@ from kfp_distributed.cli.libraries import StepLibrary, read_pipeline, read_step_
 from kfp_distributed.cli.library_checks import judge_libraries
 from kfp_distributed.cli.main import main
 from kfp_distributed.components import Delivery, steps
-from kfp_distributed.library.archive import library_config_map
+from kfp_distributed.library.archive import library_config_map, library_name
+from kfp_distributed.library.content import content_hash, read_library
 
-CONFIG_MAP = library_config_map("team")
-NAME, HASH = CONFIG_MAP["metadata"]["name"], CONFIG_MAP["metadata"]["annotations"]["kfp-distributed/content-hash"]
+HASH = content_hash(read_library())
+NAME = library_name(HASH)
 URL = "https://bob:secret@files.example.com/kfp_distributed-0.1.0-py3-none-any.whl"
 
 
@@ -55,7 +56,8 @@ def test_a_file_that_is_not_a_pipeline_of_this_library_is_refused(text, error):
     assert "\n" not in str(raised.value)
 
 
-def judged(*libraries, config_map=CONFIG_MAP, installed=NAME, account="pipeline-runner"):
+def judged(*libraries, config_map=..., installed=NAME, account="pipeline-runner"):
+    config_map = library_config_map("team") if config_map is ... else config_map
     question = Question("team", "", account=account, libraries=libraries)
     return judge_libraries(question, {library.name: config_map for library in libraries}, installed)
 

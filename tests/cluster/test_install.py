@@ -18,11 +18,12 @@ from kfp_distributed.cli.namespace import Namespace
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.components.kfp_interface.packaging import bootstrap
-from kfp_distributed.library.archive import library_config_map
+from kfp_distributed.library.archive import library_config_map, library_name
+from kfp_distributed.library.content import content_hash, read_library
 
 pytestmark = pytest.mark.cluster
 
-LIBRARY = library_config_map("")["metadata"]["name"]
+LIBRARY = library_name(content_hash(read_library()))
 ROLE = "kfp-distributed-train"
 INSTALLED = [f"Role {ROLE}", f"RoleBinding {ROLE}", f"ConfigMap {LIBRARY}"]
 

@@ -7,7 +7,6 @@ from dataclasses import asdict
 import numpy as np
 import onnx
 import pytest
-import tensorflow as tf
 from evaluations import evaluate_model
 from kfp import dsl
 from sklearn.metrics import (
@@ -32,6 +31,13 @@ from kfp_distributed.storage.model import MODEL_MANIFEST, ModelIncomplete, Model
 pytestmark = pytest.mark.takes(8)
 
 IMAGES = [None, 4, 4]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _tensorflow():
+    """Import TensorFlow for the tests of this file alone. Each process of pytest-xdist imports the file."""
+    global tf
+    import tensorflow as tf
 
 
 @pytest.fixture
@@ -87,7 +93,7 @@ def test_scores_go_to_kfp_and_into_the_report(pictures, linear, expected, tmp_pa
 
 def test_a_split_of_one_class_has_no_roc_curve(write_dataset, save_model):
     dataset = write_dataset([Column("image", "tensor", "uint8", (4, 4))], [np.zeros((4, 4, 4))], np.zeros(4, int))
-    model = save_model(constant(0.5, 0.25, 0.25), (IMAGES, tf.float32, "features"))
+    model = save_model(constant(0.5, 0.25, 0.25), (IMAGES, "float32", "features"))
     evaluation, _ = evaluate_model(model, dataset)
     metrics = metric_values(evaluation)
     assert metrics == pytest.approx(
@@ -124,7 +130,7 @@ def test_a_class_of_many_has_a_bound_and_no_metric_in_kfp(write_dataset, save_mo
     dataset = write_dataset(columns, [np.where(labels == 7, 8, labels).astype(np.float32)], labels, classes)
     model = save_model(
         lambda features: {"probabilities": tf.one_hot(tf.cast(features[:, 0], tf.int32), 101)},
-        ([None, 1], tf.float32, "features"),
+        ([None, 1], "float32", "features"),
     )
     metrics, report = dsl.Metrics(), str(tmp_path / "report.html")
     arguments = (str(model), str(dataset), metrics, dsl.ClassificationMetrics(), report)
@@ -142,7 +148,7 @@ def test_inputs_and_outputs_may_have_any_name_and_be_integers(pictures, linear, 
         values = tf.cast(tf.reshape(pixels, [-1, 16]), tf.float32)
         return {"scores": tf.nn.softmax(values @ weights)}
 
-    model = save_model(predict, ([None, 4, 4, 1], tf.uint8, "pixels"))
+    model = save_model(predict, ([None, 4, 4, 1], "uint8", "pixels"))
     evaluation, expected = (evaluate_model(folder, pictures[2])[0] for folder in (model, linear[0]))
     assert evaluation.summary() == expected.summary()
     assert evaluation.mistakes == expected.mistakes
@@ -164,7 +170,7 @@ def test_two_classes_by_a_sigmoid_with_missing_numbers(numbers, save_model):
         known = tf.where(tf.math.is_nan(features), 0.0, features)
         return {"probabilities": tf.sigmoid(10 * known[:, :1])}
 
-    evaluation, _ = evaluate_model(save_model(predict, ([None, 2], tf.float32, "features")), numbers)
+    evaluation, _ = evaluate_model(save_model(predict, ([None, 2], "float32", "features")), numbers)
     assert evaluation.scores.confusion.trace() == evaluation.scores.rows == 50
     assert evaluation.roc_curve().roc_auc == 1
 
@@ -173,7 +179,7 @@ def test_a_model_that_returns_nan_gets_no_scores(numbers, save_model, tmp_path):
     def predict(features):
         return {"probabilities": tf.sigmoid(features[:, :1] + features[:, 1:])}
 
-    model = save_model(predict, ([None, 2], tf.float32, "features"))
+    model = save_model(predict, ([None, 2], "float32", "features"))
     metrics, classification, report = dsl.Metrics(), dsl.ClassificationMetrics(), tmp_path / "report.html"
     with pytest.raises(
         ValueError,
@@ -191,7 +197,7 @@ def model_that_hides_nan(save_model):
     def predict(features):
         return {"probabilities": tf.nn.softmax(tf.nn.relu(tf.zeros_like(features) @ kernel))}
 
-    return save_model(predict, ([None, 2], tf.float32, "features"), weights=[kernel, tf.Variable([1.0])])
+    return save_model(predict, ([None, 2], "float32", "features"), weights=[kernel, tf.Variable([1.0])])
 
 
 def onnx_with_nan(folder, kind=onnx.TensorProto.FLOAT, shape=(2, 2)):
@@ -240,7 +246,7 @@ def trained_on(*columns, classes=("ant", "bee", "cat")):
 
 def test_a_model_of_the_same_columns_with_other_statistics(pictures, save_model):
     manifest = trained_on(Column("image", "tensor", "uint8", (4, 4), mean=3.5, std=2.0))
-    model = save_model(constant(1.0, 0.0, 0.0), (IMAGES, tf.float32, "features"), **manifest)
+    model = save_model(constant(1.0, 0.0, 0.0), (IMAGES, "float32", "features"), **manifest)
     assert evaluate_model(model, pictures[2])[0].scores.rows == 60
 
 
@@ -250,7 +256,7 @@ def test_columns_are_read_in_the_order_in_which_the_model_takes_them(numbers, sa
 
     columns = [Column(name, "number", "float32") for name in ("second", "first")]
     manifest = trained_on(*columns, classes=("no", "yes"))
-    model = save_model(predict, ([None, 2], tf.float32, "features"), **manifest)
+    model = save_model(predict, ([None, 2], "float32", "features"), **manifest)
     assert evaluate_model(model, numbers)[0].scores.accuracy == 1
 
 
@@ -261,39 +267,39 @@ def constant(*values):
 @pytest.mark.parametrize(
     ("predict", "inputs", "manifest", "message"),
     [
-        (constant(0.5, 0.5), [(IMAGES, tf.float32, "features")], {}, r"\[30, 2\] for a batch of 30 rows"),
-        (constant(math.nan, 0.0, 0.0), [(IMAGES, tf.float32, "features")], {}, "infinite numbers for 60 of 60 rows"),
+        (constant(0.5, 0.5), [(IMAGES, "float32", "features")], {}, r"\[30, 2\] for a batch of 30 rows"),
+        (constant(math.nan, 0.0, 0.0), [(IMAGES, "float32", "features")], {}, "infinite numbers for 60 of 60 rows"),
         (
             lambda features: {"probabilities": tf.reshape(features, [tf.shape(features)[0], 7])},
-            [(IMAGES, tf.float32, "features")],
+            [(IMAGES, "float32", "features")],
             {},
             r"the model failed: save it with a signature .*InvalidArgumentError",
         ),
         (
             lambda words: {"probabilities": tf.strings.length(words)},
-            [(IMAGES, tf.string, "words")],
+            [(IMAGES, "string", "words")],
             {},
             "the model's input 'words' takes texts, and the dataset has numbers for it: save the model with an input",
         ),
-        (constant(3.0, -1.0, 0.0), [(IMAGES, tf.float32, "features")], {}, "not probabilities"),
-        (constant(1.0, 0.0, 0.0), [([None, 28, 28], tf.float32, "features")], {}, r"28\), where \(None, 4, 4\)"),
-        (constant(1.0, 0.0, 0.0), [([32, 4, 4], tf.float32, "features")], {}, r"is of shape \(32, 4, 4\), where"),
+        (constant(3.0, -1.0, 0.0), [(IMAGES, "float32", "features")], {}, "not probabilities"),
+        (constant(1.0, 0.0, 0.0), [([None, 28, 28], "float32", "features")], {}, r"28\), where \(None, 4, 4\)"),
+        (constant(1.0, 0.0, 0.0), [([32, 4, 4], "float32", "features")], {}, r"is of shape \(32, 4, 4\), where"),
         (
             lambda a, b: {"x": a, "y": b},
-            [(IMAGES, tf.float32, "a"), (IMAGES, tf.float32, "b")],
+            [(IMAGES, "float32", "a"), (IMAGES, "float32", "b")],
             {},
             r"inputs are \['a', 'b'\], and the columns of the dataset are \['image'\]: save the model with",
         ),
-        (constant(1.0, 0.0, 0.0), [(IMAGES, tf.float32, "x")], {"signature": "predict"}, "one 'serving_default'"),
+        (constant(1.0, 0.0, 0.0), [(IMAGES, "float32", "x")], {"signature": "predict"}, "one 'serving_default'"),
         (
             constant(1.0, 0.0, 0.0),
-            [(IMAGES, tf.float32, "features")],
+            [(IMAGES, "float32", "features")],
             trained_on(Column("image", "tensor", "uint8", (4, 4)), classes=("bee", "ant", "cat")),
             r"the classes are \['ant', 'bee', 'cat'\], in the training data \['bee', 'ant', 'cat'\]",
         ),
         (
             constant(1.0, 0.0, 0.0),
-            [(IMAGES, tf.float32, "features")],
+            [(IMAGES, "float32", "features")],
             trained_on(Column("picture", "tensor", "uint8", (4, 4))),
             "the column 'image' did not exist and the column 'picture' is missing",
         ),

@@ -7,7 +7,6 @@ from dataclasses import asdict
 import numpy as np
 import onnx
 import pytest
-import tensorflow as tf
 from evaluations import evaluate_model
 from kfp import dsl
 from pages import Page
@@ -39,9 +38,11 @@ def saved_model(save_model, shape=(-1, 1), **manifest):
     """A linear model in float64, as float32 has no neighbors of 1e9 that are closer than 64."""
 
     def predict(features):
+        import tensorflow as tf
+
         return {"prediction": tf.reshape(tf.cast(features @ WEIGHTS, tf.float64) + 1e9, shape)}
 
-    return save_model(predict, ([None, 2], tf.float32, "features"), **manifest)
+    return save_model(predict, ([None, 2], "float32", "features"), **manifest)
 
 
 def onnx_model(folder, output="prediction"):
@@ -152,10 +153,12 @@ def test_a_metric_of_classifiers_is_refused_before_the_model_is_read(houses, tmp
 
 def test_a_classifier_is_refused(houses, save_model):
     def predict(features):
+        import tensorflow as tf
+
         return {"probabilities": tf.nn.softmax(features)}
 
     with pytest.raises(ValueError, match=r"the shape \[2500, 2\] for a batch of 2500 rows, where \[2500\] or"):
-        evaluate_model(save_model(predict, ([None, 2], tf.float32, "features")), houses[2])
+        evaluate_model(save_model(predict, ([None, 2], "float32", "features")), houses[2])
 
 
 def test_a_model_of_another_task_is_refused(houses, save_model):

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from kfp import dsl
 from kfp.compiler import Compiler
 from prediction_models import linear_network, save_onnx
@@ -45,6 +44,8 @@ def test_models_are_asked_in_python(tmp_path, example, onnx_model):
     assert answers.shape == (2, 2)
     np.testing.assert_allclose(answers.sum(axis=1), 1, rtol=1e-6)
     assert example.class_names(str(onnx_model)) == ["rose", "tulip"]
+
+    import tensorflow as tf
 
     class Model(tf.Module):
         @tf.function(

@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from prediction_models import linear_network, save_onnx
 
 from kfp_distributed.cli.commands.serve import name_and_version
@@ -127,6 +126,8 @@ def test_many_clients_at_once_and_those_that_leave_disturb_nobody(onnx_model):
 
 
 def test_a_saved_model_is_served_from_an_object_store(tmp_path, tmp_path_factory, monkeypatch):
+    import tensorflow as tf
+
     class Model(tf.Module):
         @tf.function(
             input_signature=[tf.TensorSpec([None], tf.float32, "size"), tf.TensorSpec([None], tf.string, "colour")]

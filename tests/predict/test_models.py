@@ -6,7 +6,6 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from kfp import dsl
 from onnx import TensorProto, helper, numpy_helper
 from prediction_models import linear_network, save_onnx
@@ -58,6 +57,8 @@ def test_a_model_is_downloaded_and_checked(tmp_path, model, source, predicted, r
 
 
 def test_a_saved_model_is_run(tmp_path, source, predicted):
+    import tensorflow as tf
+
     class Twice(tf.Module):
         @tf.function(input_signature=[tf.TensorSpec([None, 1], tf.float32, "x")])
         def serve(self, x):

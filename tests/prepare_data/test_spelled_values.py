@@ -347,7 +347,7 @@ def write_texts(path, columns):
     return path
 
 
-@pytest.mark.parametrize("blank", [chr(code) for code in range(0x110000) if chr(code).isspace()])
+@pytest.mark.parametrize("blank", list(filter(str.isspace, map(chr, range(0x110000)))))
 def test_each_blank_is_left_out_before_a_text_is_compared(blank):
     spelled = ["NA", f"NA{blank}", f"{blank}NA", f"x{blank}NA", blank, "", None, "x"]
     for texts in (pa.array(spelled), pa.array(["NA ", *spelled, " NA"])[1:-1]):

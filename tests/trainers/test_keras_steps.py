@@ -1,15 +1,17 @@
 """The steps that `follow_steps` counts, compared with the updates of the weights that Keras has made."""
 
 import numpy as np
-import tensorflow as tf
-import tf_keras
 
-from kfp_distributed.trainers.keras_steps import EpochSteps, fit_from, follow_steps
 from kfp_distributed.trainers.position import Position
 
 
 def test_each_call_counts_the_steps_that_keras_runs_in_it():
     """An epoch of 13 steps, continued after step 2, in calls of 5: the last call of each epoch has fewer steps."""
+    import tensorflow as tf
+    import tf_keras
+
+    from kfp_distributed.trainers.keras_steps import EpochSteps, fit_from, follow_steps
+
     model = tf_keras.Sequential([tf_keras.layers.Dense(1, input_shape=(1,))])
     model.compile("sgd", "mse", steps_per_execution=5)
     steps, counts, updates = EpochSteps(lambda position: None), [], []

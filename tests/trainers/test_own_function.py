@@ -4,7 +4,6 @@ import numpy as np
 import own_function
 import pytest
 import resumable_function
-import tensorflow as tf
 from samples import CLASSES, COLUMNS, table
 
 from kfp_distributed.components.evaluate.model_function import load_model_function
@@ -20,6 +19,8 @@ def test_the_function_trains_on_missing_values_and_its_model_answers_them(tmp_pa
     own_function.fit(str(tmp_path / "train"), str(tmp_path / "model"), str(tmp_path / "metrics"), epochs=10)
 
     # Not the loss: relu makes 0 of NaN, and hides weights that are NaN.
+    import tensorflow as tf
+
     stored = tf.train.load_checkpoint(str(tmp_path / "model" / "variables" / "variables"))
     weights = [stored.get_tensor(name) for name, shape in stored.get_variable_to_shape_map().items() if len(shape) == 2]
     assert sorted(weight.shape for weight in weights) == [(9, 32), (32, 3)]
