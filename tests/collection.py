@@ -37,8 +37,20 @@ def rewrite(file, config):
     """Rewrite the assertions of a file into the cache of pytest, if they are not there."""
     from _pytest.assertion import rewrite as of_pytest
 
-    folder = of_pytest.get_cache_dir(file)
-    cached = folder / f"{file.stem}{of_pytest.PYC_TAIL}"
-    if of_pytest.try_makedirs(folder) and of_pytest._read_pyc(file, cached) is None:
+    cached = cache_of(file)
+    if of_pytest.try_makedirs(cached.parent) and read(file) is None:
         version, code = of_pytest._rewrite_test(file, config)
         of_pytest._write_pyc(config.stash[of_pytest.assertstate_key], code, version, cached)
+
+
+def read(file):
+    """Return the rewritten program of a file that the cache of pytest has, or None if it has none or an old one."""
+    from _pytest.assertion import rewrite as of_pytest
+
+    return of_pytest._read_pyc(file, cache_of(file))
+
+
+def cache_of(file):
+    from _pytest.assertion import rewrite as of_pytest
+
+    return of_pytest.get_cache_dir(file) / f"{file.stem}{of_pytest.PYC_TAIL}"

@@ -1,13 +1,13 @@
 """The cache of rewritten assertions is shared by the processes of pytest-xdist."""
 
+import gc
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from _pytest.assertion.rewrite import _read_pyc
-from collection import rewrite
+from collection import read, rewrite
 
 SOURCE = "def test_compares():\n    number = 1\n    assert number == {}\n"
 
@@ -21,26 +21,21 @@ def run(folder, *arguments, **variables):
     return done.returncode, done.stdout.splitlines()
 
 
-def rewritten(file):
-    """Return the rewritten program of a file that the only file of the cache has, or None if it is outdated."""
-    (cached,) = file.parent.glob("__pycache__/*-pytest-*.pyc")
-    return _read_pyc(file, cached)
-
-
 def test_the_cache_is_what_pytest_itself_writes(tmp_path, request):
     file = tmp_path / "test_a.py"
     file.write_text(SOURCE.format(1))
     assert run(tmp_path)[0] == 0
     (cached,) = tmp_path.glob("__pycache__/*-pytest-*.pyc")
-    header, program = cached.read_bytes()[:16], rewritten(file)
+    header, program = cached.read_bytes()[:16], read(file)
     cached.unlink()
     rewrite(file, request.config)
     assert cached.read_bytes()[:16] == header
-    assert rewritten(file) == program is not None
+    assert read(file) == program
+    assert program is not None
     file.write_text(SOURCE.format(2))
-    assert rewritten(file) is None
+    assert read(file) is None
     rewrite(file, request.config)
-    assert rewritten(file) not in (None, program)
+    assert read(file) not in (None, program)
 
 
 @pytest.mark.parametrize("wrong", ["", "assert (\n"])
@@ -61,6 +56,10 @@ collection.rewrite = rewrite
     assert code == (1 if wrong else 0), lines
     assert (tmp_path / "gw0").read_text().split() == ["test_a.py", "test_c.py", "test_e.py"]
     assert (tmp_path / "gw1").read_text().split() == ["test_b.py", "test_d.py"]
+
+
+def test_garbage_is_collected_in_tests():
+    assert gc.isenabled()
 
 
 def test_a_cache_that_is_not_to_be_written_is_not(tmp_path):
