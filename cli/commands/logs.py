@@ -4,12 +4,12 @@ import re
 
 import click
 
-from kfp_distributed.cli.cluster_jobs import objects_of
-from kfp_distributed.cli.ended_jobs import read_stored_log
-from kfp_distributed.cli.ended_search import ended_job
-from kfp_distributed.cli.job_facts import follow_job
-from kfp_distributed.cli.job_logs import read_logs
-from kfp_distributed.cli.job_search import existing_job
+from kfp_distributed.cli.jobs.cluster_jobs import objects_of
+from kfp_distributed.cli.jobs.ended_jobs import read_stored_log
+from kfp_distributed.cli.jobs.ended_search import ended_job
+from kfp_distributed.cli.jobs.job_facts import follow_job
+from kfp_distributed.cli.jobs.job_logs import read_logs
+from kfp_distributed.cli.jobs.job_search import existing_job
 from kfp_distributed.cli.options import (
     WrongArgument,
     bucket_option,

@@ -9,11 +9,11 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from kfp_distributed.cli.cluster_jobs import ClusterJob, objects_of
-from kfp_distributed.cli.ended_jobs import alive_seconds, describe_end, has_report, kind_of, with_known_end
-from kfp_distributed.cli.ended_search import ended_job
-from kfp_distributed.cli.job_facts import follow_job
-from kfp_distributed.cli.job_search import existing_job
+from kfp_distributed.cli.jobs.cluster_jobs import ClusterJob, objects_of
+from kfp_distributed.cli.jobs.ended_jobs import alive_seconds, describe_end, has_report, kind_of, with_known_end
+from kfp_distributed.cli.jobs.ended_search import ended_job
+from kfp_distributed.cli.jobs.job_facts import follow_job
+from kfp_distributed.cli.jobs.job_search import existing_job
 from kfp_distributed.cli.options import bucket_option, connected, namespace_option, refused
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.train.describe.durations import format_seconds

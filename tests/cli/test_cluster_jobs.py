@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import pytest
 from train.programs.jobs import make_job, workers
 
-from kfp_distributed.cli.cluster_jobs import ClusterJob, JobRow, grace_seconds, job_rows, objects_of
-from kfp_distributed.cli.job_logs import read_entries
+from kfp_distributed.cli.jobs.cluster_jobs import ClusterJob, JobRow, grace_seconds, job_rows, objects_of
+from kfp_distributed.cli.jobs.job_logs import read_entries
 from kfp_distributed.cli.text_table import format_table
 from kfp_distributed.components.train.describe.distributions import parse_distribution
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings

@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 from train.programs.jobs import make_job, wait_until
 
-from kfp_distributed.cli.ended_jobs import read_summaries
+from kfp_distributed.cli.jobs.ended_jobs import read_summaries
 from kfp_distributed.components.train.run.log_entry import LogEntry
 from kfp_distributed.components.train.tell import records, stored_log
 from kfp_distributed.components.train.tell.stored_log import read_log

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from heapq import merge
 from typing import Any
 
-from kfp_distributed.cli.cluster_jobs import ClusterJob, objects_of
+from kfp_distributed.cli.jobs.cluster_jobs import ClusterJob, objects_of
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.model_formats.quiet_import import STARTUP_REMARK
 from kfp_distributed.components.train.describe.manifests import JOB_LABEL

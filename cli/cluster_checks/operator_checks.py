@@ -2,8 +2,18 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from kfp_distributed.cli.checks import TYPES, Check, CheckLevel, Permission, Question, Refusal, install_command
+from kfp_distributed.cli.cluster_checks.checks import (
+    TYPES,
+    Check,
+    CheckLevel,
+    Permission,
+    Question,
+    Refusal,
+    deploy_steps,
+    install_command,
+)
 from kfp_distributed.cluster_api.objects import Object
+from kfp_distributed.components.deploy_model.inference_service import GROUP, KIND, VERSION
 from kfp_distributed.components.train.describe.manifests import JobKind, job_kind
 from kfp_distributed.components.train.describe.manifests.cluster_settings import MpiVersion
 from kfp_distributed.components.train.describe.manifests.operator_limits import check_mpi_limits, check_trainer_limits
@@ -144,6 +154,25 @@ def _without(offer: Offer, refused: Sequence[Permission]) -> Offer:
     own = own_permissions(offer.kind)
     missing = [f"{verb} {resource}.{group}" for verb, group, resource, _ in refused if (verb, group, resource) in own]
     return offer._replace(missing=missing)
+
+
+def judge_kserve(question: Question, versions: Sequence[str]) -> Check:
+    """Return the check of KServe. Without a pipeline that deploys models, a cluster need not have it.
+
+    Args:
+        question: Options of `doctor`.
+        versions: Versions in which the API server serves InferenceService.
+    """
+    if VERSION in versions:
+        return Check(KIND, "ok", f"served as {GROUP}/{VERSION}")
+    steps, install = deploy_steps(question), "install KServe 0.11 or later"
+    if versions:
+        level: CheckLevel = "failed" if steps else "warning"
+        message = f"served as {GROUP}/{', '.join(versions)}, and deploy_model needs {VERSION}"
+        return Check(KIND, level, message, install)
+    if steps:
+        return Check(KIND, "failed", f"not served, and {', '.join(steps)} needs KServe", install)
+    return Check(KIND, "ok", "not served; only deploy_model needs KServe")
 
 
 def judge_limits(question: Question, kinds: Kinds) -> Iterator[Check]:

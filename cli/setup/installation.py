@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import yaml  # type: ignore[import-untyped]
 
-from kfp_distributed.cli.libraries import library_fault
+from kfp_distributed.cli.setup.libraries import library_fault
 from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.library.archive import HASH_ANNOTATION, VERSION_LABEL, library_config_map
 from kfp_distributed.storage.kfp_backend import STEP_ACCOUNT

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from kfp_distributed.cli.checks import Check, Question, Refusal, install_command
-from kfp_distributed.cli.libraries import StepLibrary, group_steps, library_fault
+from kfp_distributed.cli.cluster_checks.checks import Check, Question, Refusal, install_command
+from kfp_distributed.cli.setup.libraries import StepLibrary, group_steps, library_fault
 from kfp_distributed.cluster_api.objects import Object
 
 _PREFIX = "kfp-distributed-"

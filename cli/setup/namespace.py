@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from kfp_distributed.cli.installation import Action, Change
+from kfp_distributed.cli.setup.installation import Action, Change
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.library.archive import LIBRARY_LABELS

@@ -5,8 +5,8 @@ from contextlib import ExitStack, contextmanager
 
 import click
 
-from kfp_distributed.cli.ended_jobs import read_summaries
-from kfp_distributed.cli.job_search import missing_job
+from kfp_distributed.cli.jobs.ended_jobs import read_summaries
+from kfp_distributed.cli.jobs.job_search import missing_job
 from kfp_distributed.cli.pipeline_store import StoreNotReached, bucket_words, pipeline_store
 from kfp_distributed.cluster_api.client import ClusterApi
 from kfp_distributed.components.train.tell.training_summary import TrainingSummary

@@ -4,8 +4,8 @@ import time
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from kfp_distributed.cli.cluster_jobs import ClusterJob, grace_seconds, objects_of
-from kfp_distributed.cli.job_search import check_permissions
+from kfp_distributed.cli.jobs.cluster_jobs import ClusterJob, grace_seconds, objects_of
+from kfp_distributed.cli.jobs.job_search import check_permissions
 from kfp_distributed.cluster_api.client import ClusterApi
 from kfp_distributed.components.train.run.facts import Fact, JobEnded, JobEvent, clock
 from kfp_distributed.components.train.run.printed_lines import read_line

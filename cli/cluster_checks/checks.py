@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from kfp_distributed.cli.installation import DEFAULT_ACCOUNT, DEPLOY_ROLE, ROLE, TRAINER_ROLE
-from kfp_distributed.cli.libraries import StepLibrary
+from kfp_distributed.cli.setup.installation import DEFAULT_ACCOUNT, DEPLOY_ROLE, ROLE, TRAINER_ROLE
+from kfp_distributed.cli.setup.libraries import StepLibrary
 from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.components.train.describe.manifests.train_job import TRAIN_JOB
 from kfp_distributed.components.train.describe.specification import (

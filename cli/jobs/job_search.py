@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from kfp_distributed.cli.cluster_jobs import ClusterJob
+from kfp_distributed.cli.jobs.cluster_jobs import ClusterJob
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.components.train.describe.manifests import JOB_LABEL, JobKind, job_kind
