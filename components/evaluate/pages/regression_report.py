@@ -7,9 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_distributed.components.evaluate.regression_scores import RegressionEvaluation, RegressionScores, RowError
-from kfp_distributed.components.evaluate.report import MAX_COLUMNS, RowPicture, row_png
-from kfp_distributed.components.evaluate.signature_table import signature_table
+from kfp_distributed.components.evaluate.pages.report import MAX_COLUMNS, RowPicture, row_png
+from kfp_distributed.components.evaluate.pages.signature_table import signature_table
+from kfp_distributed.components.evaluate.scoring.regression_scores import (
+    RegressionEvaluation,
+    RegressionScores,
+    RowError,
+)
 from kfp_distributed.components.summaries.histograms import bin_edges
 from kfp_distributed.components.summaries.row_texts import row_texts
 from kfp_distributed.reports.charts import Chart, histogram

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_distributed.components.evaluate.calibration import BINS, Calibration
-from kfp_distributed.components.evaluate.curves import Curve
-from kfp_distributed.components.evaluate.mistakes import Mistake
-from kfp_distributed.components.evaluate.scores import Evaluation, Scores, shown_error
-from kfp_distributed.components.evaluate.signature_table import signature_table
-from kfp_distributed.components.evaluate.spool import MEMORY
+from kfp_distributed.components.evaluate.pages.signature_table import signature_table
+from kfp_distributed.components.evaluate.scoring.calibration import BINS, Calibration
+from kfp_distributed.components.evaluate.scoring.curves import Curve
+from kfp_distributed.components.evaluate.scoring.mistakes import Mistake
+from kfp_distributed.components.evaluate.scoring.scores import Evaluation, Scores, shown_error
+from kfp_distributed.components.evaluate.scoring.spool import MEMORY
 from kfp_distributed.components.summaries.row_texts import row_texts
 from kfp_distributed.reports.charts import Chart, heatmap, histogram, line_chart
 from kfp_distributed.reports.parts import Table

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_distributed.components.evaluate.calibration import Calibration
-from kfp_distributed.components.evaluate.curves import Curve
-from kfp_distributed.components.evaluate.mistakes import WorstMistakes
-from kfp_distributed.components.evaluate.spool import ScoreSpool
+from kfp_distributed.components.evaluate.scoring.calibration import Calibration
+from kfp_distributed.components.evaluate.scoring.curves import Curve
+from kfp_distributed.components.evaluate.scoring.mistakes import WorstMistakes
+from kfp_distributed.components.evaluate.scoring.spool import ScoreSpool
 
 # KFP stores every cell as metadata in its database.
 _DRAWN_CLASSES = 100

@@ -7,8 +7,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_distributed.components.evaluate.cells import Cells
-from kfp_distributed.components.evaluate.curves import Curve, exact_curve
+from kfp_distributed.components.evaluate.scoring.cells import Cells
+from kfp_distributed.components.evaluate.scoring.curves import Curve, exact_curve
 
 MEMORY = 2**30
 """Bytes for the probabilities and the computation of their curves: 1 GiB. TensorFlow takes 0.6 GiB before a model is

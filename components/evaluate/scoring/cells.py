@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_distributed.components.evaluate.curves import Curve, curve_of_counts
+from kfp_distributed.components.evaluate.scoring.curves import Curve, curve_of_counts
 
 
 class Interval(NamedTuple):
