@@ -9,7 +9,7 @@ import time
 from types import SimpleNamespace
 
 from kfp_distributed.cluster_api.configuration import connect
-from kfp_distributed.components.predict.prediction_job import (
+from kfp_distributed.components.predict.prediction_pods.prediction_job import (
     PredictionJobRequest,
     predict_in_pods,
     prediction_folder,

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kfp_distributed.components.predict.answer_columns import ROW, output_rows, output_schema
-from kfp_distributed.components.predict.input_rows import InputRows, RowReader
-from kfp_distributed.components.predict.model_plan import ModelPlan
-from kfp_distributed.components.predict.predictor import BATCH_BYTES, BATCH_ROWS, loaded_predictor
-from kfp_distributed.components.predict.seen_values import SeenValues
+from kfp_distributed.components.predict.answering.answer_columns import ROW, output_rows, output_schema
+from kfp_distributed.components.predict.asked_model.model_plan import ModelPlan
+from kfp_distributed.components.predict.asked_model.predictor import BATCH_BYTES, BATCH_ROWS, loaded_predictor
+from kfp_distributed.components.predict.reading.input_rows import InputRows, RowReader
+from kfp_distributed.components.predict.reading.seen_values import SeenValues
 from kfp_distributed.components.prepare_data.sources.chunks import Chunk, FilePart
 from kfp_distributed.components.prepare_data.sources.read_rows import RejectedRows
 from kfp_distributed.storage.files import FileEntry

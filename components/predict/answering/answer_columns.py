@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kfp_distributed.components.predict.input_rows import InputRows, RowReader
-from kfp_distributed.components.predict.model_plan import ModelPlan
+from kfp_distributed.components.predict.asked_model.model_plan import ModelPlan
+from kfp_distributed.components.predict.reading.input_rows import InputRows, RowReader
 
 ROW = "row"
 """Name of the column of the numbers of rows."""

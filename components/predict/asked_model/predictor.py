@@ -12,7 +12,7 @@ from kfp_distributed.components.model_formats.load import load_model
 from kfp_distributed.components.model_formats.model_inputs import plan_inputs
 from kfp_distributed.components.model_formats.model_outputs import class_matrix, number_vector
 from kfp_distributed.components.model_formats.model_signature import Model
-from kfp_distributed.components.predict.model_plan import ModelPlan
+from kfp_distributed.components.predict.asked_model.model_plan import ModelPlan
 
 BATCH_BYTES = 2**26
 """Most bytes of the rows that the model gets at once, as float32."""

@@ -18,7 +18,7 @@ from kfp_distributed.components.worker_pool.worker_run import run_in_pods
 from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import uri_beside
 
-MODULE = "kfp_distributed.components.predict.prediction_replica"
+MODULE = "kfp_distributed.components.predict.prediction_pods.prediction_replica"
 """Module that each pod runs."""
 
 PREDICTIONS = "predictions"

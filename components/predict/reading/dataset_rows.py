@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from kfp_distributed.components.predict.input_rows import InputRows
-from kfp_distributed.components.predict.predictor import BATCH_BYTES, BATCH_ROWS
+from kfp_distributed.components.predict.asked_model.predictor import BATCH_BYTES, BATCH_ROWS
+from kfp_distributed.components.predict.reading.input_rows import InputRows
 from kfp_distributed.components.prepare_data.columns.python_values import python_values
 from kfp_distributed.components.prepare_data.sources.chunks import Chunk, CountRows, FilePart
 from kfp_distributed.components.prepare_data.sources.read_rows import Reject

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_distributed.components.predict.prediction import run_prediction
-from kfp_distributed.components.predict.prediction_job import PREDICTIONS, PredictionJobRequest
+from kfp_distributed.components.predict.prediction_pods.prediction_job import PREDICTIONS, PredictionJobRequest
 from kfp_distributed.components.predict.prediction_request import parse_request
 from kfp_distributed.components.prepare_data.sources.download_limit import SourceTooLarge
 from kfp_distributed.components.worker_pool.worker_replica import PodWork, run_pod

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kfp_distributed.components.predict.input_rows import InputRows
-from kfp_distributed.components.predict.joined_rows import joined_rows
-from kfp_distributed.components.predict.seen_values import seen_values
+from kfp_distributed.components.predict.reading.input_rows import InputRows
+from kfp_distributed.components.predict.reading.joined_rows import joined_rows
+from kfp_distributed.components.predict.reading.seen_values import seen_values
 from kfp_distributed.components.prepare_data.columns.column_names import ColumnsMissing
 from kfp_distributed.components.prepare_data.columns.python_values import python_values
 from kfp_distributed.components.prepare_data.columns.source import Source

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kfp_distributed.components.predict.seen_values import SeenValues
+from kfp_distributed.components.predict.reading.seen_values import SeenValues
 from kfp_distributed.components.prepare_data.sources.chunks import Chunk, CountRows, FilePart
 from kfp_distributed.components.prepare_data.sources.read_rows import LateFindings, Reject
 
