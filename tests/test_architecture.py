@@ -161,7 +161,6 @@ LONGEST_CHAIN = 19
 """So many modules may import each other one after the other."""
 
 CROWDED = {
-    "components/train/run",
     "storage",
     "trainers",
 }
@@ -194,34 +193,16 @@ IMPURE_MODULES = {
 
 RUN = f"{TRAIN}.run"
 RUN_LAYERS = (
-    (
-        "deadline",
-        "facts",
-        "failures",
-        "history",
-        "log_entry",
-        "printed_lines",
-        "progress_annotations",
-        "restarts",
-        "signals",
-        "stored_metrics",
-        "training_progress",
-    ),
+    ("deadline", "facts", "signals", "stored_metrics"),
+    ("shown_progress",),
+    ("conclusions",),
+    ("training_request",),
     ("runners",),
-    (
-        "datasets",
-        "identity",
-        "launch",
-        "replica_status",
-        "request",
-        "resume",
-        "staging",
-        "stalls",
-        "status",
-        "time_budgets",
-    ),
+    ("identity", "launch"),
+    ("staging",),
 )
-"""Facts and what is concluded from them, the runners that yield them, and the flow over them."""
+"""Facts, what is shown of them and concluded from them, what is asked for, the runners that yield facts, and the flow
+over them."""
 
 RUNNERS = f"{RUN}.runners"
 RUNNERS_LAYERS = (("lines", "newest_checkpoint", "protocol"), ("kubernetes", "local"), ("choose",))

@@ -20,7 +20,7 @@ from kfp_distributed.cli.options import (
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.model_formats.quiet_import import STARTUP_REMARK
 from kfp_distributed.components.train.run.facts import LogLine
-from kfp_distributed.components.train.run.log_entry import JOB, LogEntry
+from kfp_distributed.components.train.run.shown_progress.log_entry import JOB, LogEntry
 
 
 @click.command()

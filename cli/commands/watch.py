@@ -17,10 +17,10 @@ from kfp_distributed.cli.jobs.job_search import existing_job
 from kfp_distributed.cli.options import bucket_option, connected, namespace_option, refused
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.train.describe.durations import format_seconds
+from kfp_distributed.components.train.run.conclusions.status import JobStatus, advance, begin, failure_cause
 from kfp_distributed.components.train.run.facts import Fact, LogLine, ReplicaChanged, clock, moment
-from kfp_distributed.components.train.run.log_entry import LogEntry
-from kfp_distributed.components.train.run.status import JobStatus, advance, begin, failure_cause
-from kfp_distributed.components.train.run.training_progress import TrainingProgress
+from kfp_distributed.components.train.run.shown_progress.log_entry import LogEntry
+from kfp_distributed.components.train.run.shown_progress.training_progress import TrainingProgress
 from kfp_distributed.components.train.tell.log_format import error_lines
 from kfp_distributed.components.train.tell.step_log import log_entry
 from kfp_distributed.components.train.tell.training_summary import TrainingSummary

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from kfp_distributed.components.train.describe.durations import format_seconds
 from kfp_distributed.components.train.describe.task_path import format_task
-from kfp_distributed.components.train.run.log_entry import LogEntry
+from kfp_distributed.components.train.run.shown_progress.log_entry import LogEntry
 from kfp_distributed.components.train.tell.stored_log import read_log
 from kfp_distributed.components.train.tell.training_summary import INDEX, LOGS, REPORT, TrainingSummary
 from kfp_distributed.storage.credentials import Credentials

@@ -8,10 +8,10 @@ from kfp_distributed.cli.jobs.cluster_jobs import ClusterJob, grace_seconds, obj
 from kfp_distributed.cli.jobs.job_search import check_permissions
 from kfp_distributed.cluster_api.client import ClusterApi
 from kfp_distributed.components.train.run.facts import Fact, JobEnded, JobEvent, clock
-from kfp_distributed.components.train.run.printed_lines import read_line
 from kfp_distributed.components.train.run.runners.kubernetes.create.previous_attempt import pods_gone_seconds
 from kfp_distributed.components.train.run.runners.kubernetes.follow import Follower
 from kfp_distributed.components.train.run.runners.kubernetes.watch.watcher import Watcher
+from kfp_distributed.components.train.run.shown_progress.printed_lines import read_line
 
 _CREATE_SECONDS = 30.0
 """Seconds for the train step to create a failed job again after its pods have ended."""

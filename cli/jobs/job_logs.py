@@ -12,8 +12,8 @@ from kfp_distributed.components.model_formats.quiet_import import STARTUP_REMARK
 from kfp_distributed.components.train.describe.manifests import JOB_LABEL
 from kfp_distributed.components.train.describe.mpirun import LAUNCHER, RankLines, printed_by
 from kfp_distributed.components.train.describe.specification import DistributionSpecification
-from kfp_distributed.components.train.run.log_entry import LogEntry
 from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.pods import replica_of, started_containers
+from kfp_distributed.components.train.run.shown_progress.log_entry import LogEntry
 from kfp_distributed.trainers.runtime.monitoring.samples import split_sample
 
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.(\d{1,6})\d*(Z|[+-]\d\d:\d\d)")

@@ -11,7 +11,7 @@ from kfp_distributed.cli.text_table import format_table
 from kfp_distributed.components.train.describe.distributions import parse_distribution
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
 from kfp_distributed.components.train.describe.manifests.job_objects import plan_objects
-from kfp_distributed.components.train.run.log_entry import LogEntry
+from kfp_distributed.components.train.run.shown_progress.log_entry import LogEntry
 
 NOW = datetime(2026, 11, 23, 14, 5, 12, tzinfo=UTC)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kfp_distributed.components.train.run.facts import Fact, LogLine, ReplicaChanged, ReplicaSample
-from kfp_distributed.components.train.run.log_entry import JOB, LogEntry
+from kfp_distributed.components.train.run.shown_progress.log_entry import JOB, LogEntry
 from kfp_distributed.trainers.runtime.monitoring.progress import parse_progress
 from kfp_distributed.trainers.runtime.monitoring.samples import Sample, split_sample
 

@@ -13,8 +13,8 @@ from kfp_distributed.components.train.describe.specification import Distribution
 from kfp_distributed.components.train.describe.task_path import TaskPath
 from kfp_distributed.components.train.describe.topology import Topology, plan_topology
 from kfp_distributed.components.train.describe.training_job import TrainingJob
-from kfp_distributed.components.train.run.datasets import check_choice, check_datasets
-from kfp_distributed.components.train.run.resume import CHECKPOINTS, METRICS
+from kfp_distributed.components.train.run.training_request.datasets import check_choice, check_datasets
+from kfp_distributed.components.train.run.training_request.resume import CHECKPOINTS, METRICS
 from kfp_distributed.storage.shards import fetch_manifest
 from kfp_distributed.storage.uri import join_uri, parse_uri, uri_beside
 from kfp_distributed.trainers.program import ELASTIC, TRAINERS, Program, check_batch, check_parameters, parse_program

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import groupby
 
+from kfp_distributed.components.train.run.conclusions.failures import how_it_ended
 from kfp_distributed.components.train.run.facts import ReplicaChanged, ReplicaSample, Span, moment
-from kfp_distributed.components.train.run.failures import how_it_ended
 
 MAX_SPANS = 100
 """Number of spans that are kept for each replica, the newest."""

@@ -6,8 +6,8 @@ import time
 from itertools import islice
 
 from kfp_distributed.components.train.run.facts import JobEnded
-from kfp_distributed.components.train.run.log_entry import TIME_FORMAT
-from kfp_distributed.components.train.run.training_progress import ReplicaProgress, TrainingProgress
+from kfp_distributed.components.train.run.shown_progress.log_entry import TIME_FORMAT
+from kfp_distributed.components.train.run.shown_progress.training_progress import ReplicaProgress, TrainingProgress
 
 ALL_ANNOTATIONS = tuple(
     f"kfp-distributed/{name}" for name in ("epoch", "percentage", "estimated-end", "metrics", "progress")

@@ -12,7 +12,18 @@ from kfp_distributed.components.train.describe.mpirun import failed_worker
 from kfp_distributed.components.train.describe.specification import DistributionSpecification
 from kfp_distributed.components.train.describe.task_path import format_task
 from kfp_distributed.components.train.describe.training_job import TrainingJob
-from kfp_distributed.components.train.run import replica_status
+from kfp_distributed.components.train.run.conclusions import replica_status
+from kfp_distributed.components.train.run.conclusions.failures import (
+    FOR_GOOD,
+    RECENT_SECONDS,
+    SAME_MOMENT_SECONDS,
+    exception_line,
+    how_it_ended,
+    root_failure,
+    was_killed,
+)
+from kfp_distributed.components.train.run.conclusions.history import add_change, add_sample
+from kfp_distributed.components.train.run.conclusions.replica_status import ReplicaStatus, shown_lines, without_output
 from kfp_distributed.components.train.run.facts import (
     Fact,
     JobAdopted,
@@ -24,18 +35,7 @@ from kfp_distributed.components.train.run.facts import (
     Span,
     moment,
 )
-from kfp_distributed.components.train.run.failures import (
-    FOR_GOOD,
-    RECENT_SECONDS,
-    SAME_MOMENT_SECONDS,
-    exception_line,
-    how_it_ended,
-    root_failure,
-    was_killed,
-)
-from kfp_distributed.components.train.run.history import add_change, add_sample
-from kfp_distributed.components.train.run.log_entry import LogEntry
-from kfp_distributed.components.train.run.replica_status import ReplicaStatus, shown_lines, without_output
+from kfp_distributed.components.train.run.shown_progress.log_entry import LogEntry
 
 TIMELINE_LENGTH = 1000
 """Number of timeline entries that are kept, the newest."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kfp_distributed.components.train.describe.durations import format_seconds
+from kfp_distributed.components.train.run.conclusions.failures import lines_of_cause
 from kfp_distributed.components.train.run.facts import LogLine, ReplicaChanged, ReplicaSample
-from kfp_distributed.components.train.run.failures import lines_of_cause
 from kfp_distributed.trainers.runtime.monitoring.progress import parse_progress
 
 LAST_LINES = 60

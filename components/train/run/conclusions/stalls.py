@@ -4,9 +4,14 @@ import math
 from dataclasses import dataclass
 
 from kfp_distributed.components.train.describe.durations import format_seconds
+from kfp_distributed.components.train.run.conclusions.status import JobStatus, listed
+from kfp_distributed.components.train.run.conclusions.time_budgets import (
+    describe_running,
+    is_launched,
+    shortened,
+    stalled_since,
+)
 from kfp_distributed.components.train.run.facts import JobEvent
-from kfp_distributed.components.train.run.status import JobStatus, listed
-from kfp_distributed.components.train.run.time_budgets import describe_running, is_launched, shortened, stalled_since
 
 STALL_SECONDS = 1800.0
 """Seconds without progress before a warning. Healthy trainings make none while a large model compiles or while

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from kfp_distributed.components.train.describe.durations import format_seconds
 from kfp_distributed.components.train.describe.specification import DistributionSpecification
-from kfp_distributed.components.train.run.replica_status import ReplicaStatus, describe_activity
-from kfp_distributed.components.train.run.status import NOT_READY, JobStatus, awaited, unstarted
+from kfp_distributed.components.train.run.conclusions.replica_status import ReplicaStatus, describe_activity
+from kfp_distributed.components.train.run.conclusions.status import NOT_READY, JobStatus, awaited, unstarted
 
 _SHOWN_REPLICAS = 10
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from kfp_distributed.components.train.describe.specification import DistributionSpecification
+from kfp_distributed.components.train.run.conclusions.failures import RECENT_SECONDS, STORE_DID_NOT_ANSWER
 from kfp_distributed.components.train.run.facts import LogLine, moment
-from kfp_distributed.components.train.run.failures import RECENT_SECONDS, STORE_DID_NOT_ANSWER
 from kfp_distributed.trainers.runtime.monitoring.samples import split_sample
 
 
