@@ -10,10 +10,10 @@ from pathlib import Path
 
 from kfp_distributed.components.train.describe.topology import replica_environment
 from kfp_distributed.components.train.run.launch import launch
-from kfp_distributed.components.train.run.request import Request, plan_job
 from kfp_distributed.components.train.run.runners.local.interpreter import find_python
 from kfp_distributed.components.train.run.runners.local.ports import free_ports
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.training_request.request import Request, plan_job
 from kfp_distributed.processes.group import ProcessGroup
 from kfp_distributed.trainers.runtime.job_description import JOB_VARIABLE
 

@@ -15,7 +15,7 @@ from kubernetes import client, config
 from prepared_data import prepare
 
 from kfp_distributed.cluster_api.configuration import connect
-from kfp_distributed.components.train.run.request import Request
+from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.storage import open_store
 
 _SECRET = "mlpipeline-minio-artifact"

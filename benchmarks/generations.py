@@ -17,8 +17,8 @@ from measure import header, parser, spread, table, take_turns, write_page
 
 from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.components.train.run.launch import TrainingFailed, launch
-from kfp_distributed.components.train.run.request import Request, plan_job
 from kfp_distributed.components.train.run.runners.choose import kubernetes_runner
+from kfp_distributed.components.train.run.training_request.request import Request, plan_job
 from kfp_distributed.components.train.tell.log_format import log
 
 _TRAINJOBS = "trainer.kubeflow.org/v1alpha1", "trainjobs"

@@ -9,8 +9,8 @@ from kubernetes import client
 from kfp_distributed.cluster_api.client import ClusterApi
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
 from kfp_distributed.components.train.run.launch import launch
-from kfp_distributed.components.train.run.request import Request, plan_job
 from kfp_distributed.components.train.run.runners.kubernetes.runner import KubernetesRunner
+from kfp_distributed.components.train.run.training_request.request import Request, plan_job
 from kfp_distributed.components.train.tell.log_format import log, print_entry
 from kfp_distributed.components.train.tell.step_log import StepLog
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard

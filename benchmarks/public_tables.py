@@ -26,8 +26,8 @@ from sklearn.preprocessing import StandardScaler
 
 from kfp_distributed.components.evaluate.component import evaluate
 from kfp_distributed.components.train.run.launch import launch
-from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.storage.dataset import read_batches
 from kfp_distributed.trainers.runtime.data_loading.feed import read_manifest
 

@@ -12,10 +12,10 @@ from measure import header, installed, log, parser, table, write_page
 from prepared_data import prepare, write_digits
 
 from kfp_distributed.components.train.run.launch import launch
-from kfp_distributed.components.train.run.log_entry import LogEntry
-from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.interpreter import find_python
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.shown_progress.log_entry import LogEntry
+from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.components.train.tell.step_log import StepLog
 from kfp_distributed.trainers.runtime.data_loading.feed import read_manifest
 

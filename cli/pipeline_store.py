@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 import click
 
-from kfp_distributed.cli.checks import Refusal
+from kfp_distributed.cli.cluster_checks.checks import Refusal
+from kfp_distributed.cli.cluster_checks.store_checks import way_to_reach
 from kfp_distributed.cli.options import endpoint_from_here, variable_of_endpoint
-from kfp_distributed.cli.store_checks import way_to_reach
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.cluster_api.objects import Object

@@ -14,8 +14,8 @@ from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.components.train.describe.distributions import parse_distribution
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings, MpiVersion, Operator
 from kfp_distributed.components.train.describe.manifests.job_objects import plan_objects, settings_for
-from kfp_distributed.components.train.run.request import Request, plan_job
 from kfp_distributed.components.train.run.runners.kubernetes.create.choose_operator import as_set
+from kfp_distributed.components.train.run.training_request.request import Request, plan_job
 from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, Label, Shard
 from kfp_distributed.storage.kfp_backend import (

@@ -1,4 +1,4 @@
-"""Reads the facts for `checks`, `library_checks` and `store_checks` from a cluster.
+"""Reads the facts for `cluster_checks` from a cluster.
 
 It only reads and sends access reviews. Nothing is created, and no key is stored or printed.
 """
@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from kubernetes.config import list_kube_config_contexts
 
-from kfp_distributed.cli.checks import (
+from kfp_distributed.cli.cluster_checks.checks import (
     Check,
     Login,
     Permission,
@@ -20,19 +20,19 @@ from kfp_distributed.cli.checks import (
     judge_namespace,
     judge_permissions,
 )
-from kfp_distributed.cli.kserve_checks import judge_kserve
-from kfp_distributed.cli.library_checks import judge_libraries
-from kfp_distributed.cli.operator_checks import (
+from kfp_distributed.cli.cluster_checks.library_checks import judge_libraries
+from kfp_distributed.cli.cluster_checks.operator_checks import (
     Kinds,
     choose_kinds,
     judge_kinds,
+    judge_kserve,
     judge_limits,
     judge_operators,
     kinds_of,
 )
+from kfp_distributed.cli.cluster_checks.step_buckets import bucket_of, judge_address, judge_models
+from kfp_distributed.cli.cluster_checks.store_checks import BucketAnswer, judge_bucket, judge_store
 from kfp_distributed.cli.pipeline_store import StoreNotReached, find_store, reach_store, store_credentials
-from kfp_distributed.cli.step_buckets import bucket_of, judge_address, judge_models
-from kfp_distributed.cli.store_checks import BucketAnswer, judge_bucket, judge_store
 from kfp_distributed.cluster_api.access import is_allowed
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.cluster_api.configuration import OWN_NAMESPACE

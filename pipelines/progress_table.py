@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kfp_distributed.components.train.describe.durations import format_seconds
-from kfp_distributed.components.train.run.training_progress import ReplicaProgress
+from kfp_distributed.components.train.run.shown_progress.training_progress import ReplicaProgress
 
 _COLORS = {"running": "", "succeeded": "green", "failed": "red", "stopped": "dim"}
 _BAR_WIDTH = 16

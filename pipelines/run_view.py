@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from kfp_distributed.components.train.run.log_entry import JOB, LogEntry
-from kfp_distributed.components.train.run.training_progress import TrainingProgress
+from kfp_distributed.components.train.run.shown_progress.log_entry import JOB, LogEntry
+from kfp_distributed.components.train.run.shown_progress.training_progress import TrainingProgress
 from kfp_distributed.components.train.tell.log_format import parse_line as parse_entry
 from kfp_distributed.pipelines.progress_table import StepProgress, progress_table
 from kfp_distributed.trainers.runtime.monitoring.progress import parse_progress

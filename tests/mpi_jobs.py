@@ -6,8 +6,8 @@ from replicas import kill_replica
 from step_lines import brief
 
 from kfp_distributed.components.train.run.launch import launch
-from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.components.train.tell.step_log import StepLog
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import psutil
 from step_lines import brief
 
-from kfp_distributed.components.train.run.log_entry import LogEntry
+from kfp_distributed.components.train.run.shown_progress.log_entry import LogEntry
 
 
 def kill_replica(name: str, variable: str = "KFP_DISTRIBUTED_REPLICA", number: int = signal.SIGKILL) -> None:

@@ -1,6 +1,6 @@
 """The log of a train step without what differs in each run: `[REPLICA] MESSAGE`, and of the step itself `MESSAGE`."""
 
-from kfp_distributed.components.train.run.log_entry import JOB, LogEntry
+from kfp_distributed.components.train.run.shown_progress.log_entry import JOB, LogEntry
 from kfp_distributed.components.train.tell.log_format import parse_line
 from kfp_distributed.components.train.tell.step_log import StepLog
 

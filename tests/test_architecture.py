@@ -132,6 +132,28 @@ PREPARE_DATA_ROOMS = (
 )
 """The same of components/prepare_data, and the modules that connect them."""
 
+EVALUATE = "components.evaluate"
+EVALUATE_ROOMS = (
+    ("scoring",),
+    ("pages",),
+    ("classification", "model_function", "regression", "weights"),
+    ("evaluation",),
+    ("component", "step"),
+)
+"""The same of components/evaluate: what scores and pages are, and the modules that ask the model for them."""
+
+PREDICT = "components.predict"
+PREDICT_ROOMS = (
+    ("prediction_request",),
+    ("asked_model",),
+    ("reading",),
+    ("answering",),
+    ("prediction",),
+    ("prediction_pods",),
+    ("component", "step"),
+)
+"""The same of components/predict: the checked parameters, the rooms, and the modules that connect them."""
+
 MOST_MODULES = 16
 """So many modules may be in one folder."""
 
@@ -139,14 +161,22 @@ LONGEST_CHAIN = 19
 """So many modules may import each other one after the other."""
 
 CROWDED = {
-    "cli",
-    "components/evaluate",
-    "components/predict",
-    "components/train/run",
     "storage",
     "trainers",
 }
 """Folders that have more, because their modules have no rooms yet."""
+
+CLI_ROOMS = (
+    ("options", "rendered_objects", "text_table"),
+    ("setup",),
+    ("cluster_checks",),
+    ("pipeline_store",),
+    ("jobs",),
+    ("survey",),
+    ("commands",),
+    ("main",),
+)
+"""The rooms of the command line, and the modules that read options, the store and the cluster for them."""
 
 IMPURE_PACKAGES = {
     *("asyncio", "kubernetes", "multiprocessing", "os", "random", "select", "shutil", "signal", "socket", "subprocess"),
@@ -163,34 +193,16 @@ IMPURE_MODULES = {
 
 RUN = f"{TRAIN}.run"
 RUN_LAYERS = (
-    (
-        "deadline",
-        "facts",
-        "failures",
-        "history",
-        "log_entry",
-        "printed_lines",
-        "progress_annotations",
-        "restarts",
-        "signals",
-        "stored_metrics",
-        "training_progress",
-    ),
+    ("deadline", "facts", "signals", "stored_metrics"),
+    ("shown_progress",),
+    ("conclusions",),
+    ("training_request",),
     ("runners",),
-    (
-        "datasets",
-        "identity",
-        "launch",
-        "replica_status",
-        "request",
-        "resume",
-        "staging",
-        "stalls",
-        "status",
-        "time_budgets",
-    ),
+    ("identity", "launch"),
+    ("staging",),
 )
-"""Facts and what is concluded from them, the runners that yield them, and the flow over them."""
+"""Facts, what is shown of them and concluded from them, what is asked for, the runners that yield facts, and the flow
+over them."""
 
 RUNNERS = f"{RUN}.runners"
 RUNNERS_LAYERS = (("lines", "newest_checkpoint", "protocol"), ("kubernetes", "local"), ("choose",))
@@ -431,11 +443,14 @@ def test_each_step_is_a_package_that_no_other_step_imports():
 @pytest.mark.parametrize(
     ("package", "layers"),
     [
+        ("cli", CLI_ROOMS),
         ("components", COMPONENTS_ROOMS),
         (TRAIN, TRAIN_ROOMS),
         (RUN, RUN_LAYERS),
         (RUNNERS, RUNNERS_LAYERS),
         (KUBERNETES, KUBERNETES_ROOMS),
+        (EVALUATE, EVALUATE_ROOMS),
+        (PREDICT, PREDICT_ROOMS),
         (PREPARE_DATA, (SETTINGS, *PREPARE_DATA_ROOMS)),
         ("trainers", TRAINERS_LAYERS),
         (RUNTIME, RUNTIME_ROOMS),
@@ -518,7 +533,7 @@ import json
 from typing import TYPE_CHECKING
 from kfp_distributed.storage import uri, Store
 if TYPE_CHECKING:
-    from kfp_distributed.cli.checks import Refusal
+    from kfp_distributed.cli.cluster_checks.checks import Refusal
 def load():
     import torch.nn
     with open("file"):
@@ -527,12 +542,12 @@ def load():
 
 
 def test_read_imports():
-    assert list(read_imports(SAMPLE, {"storage": 0, "storage.uri": 0, "cli.checks": 0})) == [
+    assert list(read_imports(SAMPLE, {"storage": 0, "storage.uri": 0, "cli.cluster_checks.checks": 0})) == [
         Import(2, "json", False, False),
         Import(3, "typing", False, False),
         Import(4, "storage.uri", True, False),
         Import(4, "storage", True, False),
-        Import(6, "cli.checks", True, False),
+        Import(6, "cli.cluster_checks.checks", True, False),
         Import(8, "torch.nn", False, True),
         Import(10, "storage.uri", True, True),
     ]

@@ -226,13 +226,13 @@ def _describe_trainer(name: str, types: Sequence[str]) -> str:
 
 
 def describe_modules(folder: Path) -> str:
-    """Return the table of the modules of a folder with the first sentence of the docstring of each."""
+    """Return the table of the modules of a folder and its rooms, with the first sentence of the docstring of each."""
     rows = []
-    for path in sorted(folder.glob("*.py")):
+    for path in [*sorted(folder.glob("*.py")), *sorted(folder.glob("*/*.py"))]:
         docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
         if path.name != "__init__.py":
             summary = re.split(r"(?<=\.)\s", docstring, maxsplit=1)[0]
-            rows.append((f"`{path.name}`", one_line(summary)))
+            rows.append((f"`{path.relative_to(folder).as_posix()}`", one_line(summary)))
     return table(("module", "purpose"), rows)
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 import click
 
-from kfp_distributed.cli.cluster_jobs import ClusterJob, grace_seconds
-from kfp_distributed.cli.job_search import check_permissions, find_job, jobs_path
+from kfp_distributed.cli.jobs.cluster_jobs import ClusterJob, grace_seconds
+from kfp_distributed.cli.jobs.job_search import check_permissions, find_job, jobs_path
 from kfp_distributed.cli.options import connected, namespace_option, refused
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.cluster_api.objects import Object

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from kfp_distributed.cli.checks import Question, Refusal, as_line
-from kfp_distributed.cli.libraries import StepLibrary, read_pipeline, read_step_libraries
+from kfp_distributed.cli.cluster_checks.checks import Question, Refusal, as_line
+from kfp_distributed.cli.cluster_checks.step_buckets import StepBucket, read_step_buckets
 from kfp_distributed.cli.options import (
     JsonOrFile,
     WrongArgument,
@@ -21,7 +21,7 @@ from kfp_distributed.cli.options import (
     namespace_option,
     variable_of_endpoint,
 )
-from kfp_distributed.cli.step_buckets import StepBucket, read_step_buckets
+from kfp_distributed.cli.setup.libraries import StepLibrary, read_pipeline, read_step_libraries
 from kfp_distributed.cli.survey import survey
 from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.describe.distributions import parse_distribution

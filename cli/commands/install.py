@@ -7,15 +7,15 @@ from typing import Literal
 import click
 import yaml  # type: ignore[import-untyped]
 
-from kfp_distributed.cli.installation import (
+from kfp_distributed.cli.options import Age, WrongArgument, check_account, connected, namespace_option, refused
+from kfp_distributed.cli.setup.installation import (
     DEFAULT_ACCOUNT,
     change_line,
     installed_objects,
     plan_install,
     plan_prune,
 )
-from kfp_distributed.cli.namespace import Namespace
-from kfp_distributed.cli.options import Age, WrongArgument, check_account, connected, namespace_option, refused
+from kfp_distributed.cli.setup.namespace import Namespace
 from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.library import VERSION

@@ -5,9 +5,9 @@ from functools import partial
 
 import click
 
-from kfp_distributed.cli.cluster_jobs import JobRow, job_rows
-from kfp_distributed.cli.ended_jobs import EndedRow, alive_seconds, ended_rows, read_summaries, with_known_end
-from kfp_distributed.cli.job_search import list_jobs, list_pods
+from kfp_distributed.cli.jobs.cluster_jobs import JobRow, job_rows
+from kfp_distributed.cli.jobs.ended_jobs import EndedRow, alive_seconds, ended_rows, read_summaries, with_known_end
+from kfp_distributed.cli.jobs.job_search import list_jobs, list_pods
 from kfp_distributed.cli.options import bucket_option, connected, namespace_option, refused
 from kfp_distributed.cli.pipeline_store import StoreNotReached, bucket_words, pipeline_store
 from kfp_distributed.cli.text_table import format_table

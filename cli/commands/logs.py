@@ -4,12 +4,12 @@ import re
 
 import click
 
-from kfp_distributed.cli.cluster_jobs import objects_of
-from kfp_distributed.cli.ended_jobs import read_stored_log
-from kfp_distributed.cli.ended_search import ended_job
-from kfp_distributed.cli.job_facts import follow_job
-from kfp_distributed.cli.job_logs import read_logs
-from kfp_distributed.cli.job_search import existing_job
+from kfp_distributed.cli.jobs.cluster_jobs import objects_of
+from kfp_distributed.cli.jobs.ended_jobs import read_stored_log
+from kfp_distributed.cli.jobs.ended_search import ended_job
+from kfp_distributed.cli.jobs.job_facts import follow_job
+from kfp_distributed.cli.jobs.job_logs import read_logs
+from kfp_distributed.cli.jobs.job_search import existing_job
 from kfp_distributed.cli.options import (
     WrongArgument,
     bucket_option,
@@ -20,7 +20,7 @@ from kfp_distributed.cli.options import (
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.model_formats.quiet_import import STARTUP_REMARK
 from kfp_distributed.components.train.run.facts import LogLine
-from kfp_distributed.components.train.run.log_entry import JOB, LogEntry
+from kfp_distributed.components.train.run.shown_progress.log_entry import JOB, LogEntry
 
 
 @click.command()

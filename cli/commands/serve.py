@@ -16,7 +16,7 @@ from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.model_formats.load import load_model
 from kfp_distributed.components.model_server.http_server import ModelServer, ServedModel
 from kfp_distributed.components.model_versions.aliases import resolve
-from kfp_distributed.components.predict.model_folder import download_model
+from kfp_distributed.components.predict.asked_model.model_folder import download_model
 from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import ModelIncomplete, read_model_folder

@@ -2,15 +2,15 @@
 
 import click
 
-from kfp_distributed.cli.installation import (
+from kfp_distributed.cli.options import WrongArgument, connected, namespace_option, refused
+from kfp_distributed.cli.setup.installation import (
     DEFAULT_ACCOUNT,
     change_line,
     installed_objects,
     libraries_of_version,
     plan_uninstall,
 )
-from kfp_distributed.cli.namespace import Namespace
-from kfp_distributed.cli.options import WrongArgument, connected, namespace_option, refused
+from kfp_distributed.cli.setup.namespace import Namespace
 from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.cluster_api.objects import Object
 

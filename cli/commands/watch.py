@@ -9,18 +9,18 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from kfp_distributed.cli.cluster_jobs import ClusterJob, objects_of
-from kfp_distributed.cli.ended_jobs import alive_seconds, describe_end, has_report, kind_of, with_known_end
-from kfp_distributed.cli.ended_search import ended_job
-from kfp_distributed.cli.job_facts import follow_job
-from kfp_distributed.cli.job_search import existing_job
+from kfp_distributed.cli.jobs.cluster_jobs import ClusterJob, objects_of
+from kfp_distributed.cli.jobs.ended_jobs import alive_seconds, describe_end, has_report, kind_of, with_known_end
+from kfp_distributed.cli.jobs.ended_search import ended_job
+from kfp_distributed.cli.jobs.job_facts import follow_job
+from kfp_distributed.cli.jobs.job_search import existing_job
 from kfp_distributed.cli.options import bucket_option, connected, namespace_option, refused
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.train.describe.durations import format_seconds
+from kfp_distributed.components.train.run.conclusions.status import JobStatus, advance, begin, failure_cause
 from kfp_distributed.components.train.run.facts import Fact, LogLine, ReplicaChanged, clock, moment
-from kfp_distributed.components.train.run.log_entry import LogEntry
-from kfp_distributed.components.train.run.status import JobStatus, advance, begin, failure_cause
-from kfp_distributed.components.train.run.training_progress import TrainingProgress
+from kfp_distributed.components.train.run.shown_progress.log_entry import LogEntry
+from kfp_distributed.components.train.run.shown_progress.training_progress import TrainingProgress
 from kfp_distributed.components.train.tell.log_format import error_lines
 from kfp_distributed.components.train.tell.step_log import log_entry
 from kfp_distributed.components.train.tell.training_summary import TrainingSummary

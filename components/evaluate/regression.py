@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from kfp_distributed.components.evaluate.finite import NonFiniteOutputs
 from kfp_distributed.components.evaluate.model_function import ModelFunction
-from kfp_distributed.components.evaluate.regression_scores import (
+from kfp_distributed.components.evaluate.scoring.finite import NonFiniteOutputs
+from kfp_distributed.components.evaluate.scoring.regression_scores import (
     ErrorSums,
     LargestErrors,
     PairSample,

@@ -9,7 +9,7 @@ from zipfile import ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_distributed.components.evaluate.finite import NAN_ADVICE
+from kfp_distributed.components.evaluate.scoring.finite import NAN_ADVICE
 from kfp_distributed.storage.model_format import find_format
 
 # Keras also saves the state of the optimizer and of the metrics. It may stay NaN after the best weights were restored.

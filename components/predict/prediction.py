@@ -13,16 +13,16 @@ from pathlib import Path
 from kfp_distributed.components.external_services.source_address import DIGITS
 from kfp_distributed.components.kfp_interface.artifacts import Artifact
 from kfp_distributed.components.model_versions.aliases import resolve
-from kfp_distributed.components.predict.dataset_rows import described_by, open_dataset, read_dataset
-from kfp_distributed.components.predict.input_rows import RowReader
-from kfp_distributed.components.predict.model_folder import download_model
-from kfp_distributed.components.predict.model_plan import ModelPlan, plan_model
-from kfp_distributed.components.predict.predict_task import PredictWork, predict_chunk, with_row_numbers
-from kfp_distributed.components.predict.prediction_files import PredictionFiles, write_manifest
+from kfp_distributed.components.predict.answering.predict_task import PredictWork, predict_chunk, with_row_numbers
+from kfp_distributed.components.predict.answering.prediction_files import PredictionFiles, write_manifest
+from kfp_distributed.components.predict.asked_model.model_folder import download_model
+from kfp_distributed.components.predict.asked_model.model_plan import ModelPlan, plan_model
+from kfp_distributed.components.predict.asked_model.predictor import forget_model, loaded_model, loaded_predictor
 from kfp_distributed.components.predict.prediction_request import PredictionRequest
-from kfp_distributed.components.predict.predictor import forget_model, loaded_model, loaded_predictor
-from kfp_distributed.components.predict.seen_values import SeenValues
-from kfp_distributed.components.predict.source_rows import SourceRows, open_rows
+from kfp_distributed.components.predict.reading.dataset_rows import described_by, open_dataset, read_dataset
+from kfp_distributed.components.predict.reading.input_rows import RowReader
+from kfp_distributed.components.predict.reading.seen_values import SeenValues
+from kfp_distributed.components.predict.reading.source_rows import SourceRows, open_rows
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.sources.disk_errors import disk_errors
 from kfp_distributed.components.prepare_data.sources.fetch import is_stored, local_copy, refuse_downloads, stored_source

@@ -10,7 +10,7 @@ from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.kfp_interface.artifacts import Artifact
 from kfp_distributed.components.model_versions.aliases import resolve
 from kfp_distributed.components.predict.prediction import run_prediction
-from kfp_distributed.components.predict.prediction_job import (
+from kfp_distributed.components.predict.prediction_pods.prediction_job import (
     PredictionJobRequest,
     predict_in_pods,
     prediction_folder,

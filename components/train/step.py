@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.describe.task_path import TaskPath
 from kfp_distributed.components.train.describe.training_job import TrainingJob
+from kfp_distributed.components.train.run.conclusions.status import JobStatus
 from kfp_distributed.components.train.run.facts import Log
 from kfp_distributed.components.train.run.identity import (
     TrainingIdentity,
@@ -20,13 +21,12 @@ from kfp_distributed.components.train.run.identity import (
     record_success,
 )
 from kfp_distributed.components.train.run.launch import Outcome, TrainingFailed, launch
-from kfp_distributed.components.train.run.log_entry import JOB, LogEntry
-from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.choose import choose_runner
 from kfp_distributed.components.train.run.runners.protocol import Runner
+from kfp_distributed.components.train.run.shown_progress.log_entry import JOB, LogEntry
 from kfp_distributed.components.train.run.staging import staged
-from kfp_distributed.components.train.run.status import JobStatus
 from kfp_distributed.components.train.run.stored_metrics import Metrics
+from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.components.train.tell.choose_tracker import choose_tracker
 from kfp_distributed.components.train.tell.experiment_tracker import ExperimentTracker, RunStatus
 from kfp_distributed.components.train.tell.failed_report import store_report

@@ -9,7 +9,7 @@ from kfp_distributed.components.train.describe.specification import Distribution
 from kfp_distributed.components.train.describe.task_path import TaskPath
 from kfp_distributed.components.train.describe.topology import Replica, plan_topology
 from kfp_distributed.components.train.describe.training_job import TrainingJob
-from kfp_distributed.components.train.run.request import job_name, label_value
+from kfp_distributed.components.train.run.training_request.request import job_name, label_value
 from kfp_distributed.storage.kfp_backend import RUNTIME_VARIABLE
 from kfp_distributed.storage.uri import join_uri
 from kfp_distributed.trainers.requirements import STOCK_IMAGE

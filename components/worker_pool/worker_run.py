@@ -5,10 +5,10 @@ from contextlib import suppress
 
 from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.describe.training_job import TrainingJob
+from kfp_distributed.components.train.run.conclusions.status import failure_cause
 from kfp_distributed.components.train.run.launch import STORE_AWAY_SECONDS, follow_job
 from kfp_distributed.components.train.run.runners.protocol import Runner
 from kfp_distributed.components.train.run.signals import ended_by_signals
-from kfp_distributed.components.train.run.status import failure_cause
 from kfp_distributed.components.train.tell.step_log import StepLog
 from kfp_distributed.components.worker_pool.pod_engine import forget_scheduler
 from kfp_distributed.components.worker_pool.worker_results import (

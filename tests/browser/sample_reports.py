@@ -6,9 +6,9 @@ from random import Random
 
 from train.programs.jobs import make_job, workers
 
+from kfp_distributed.components.train.run.conclusions.status import advance, begin
 from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, ReplicaChanged, ReplicaSample
-from kfp_distributed.components.train.run.log_entry import LogEntry
-from kfp_distributed.components.train.run.status import advance, begin
+from kfp_distributed.components.train.run.shown_progress.log_entry import LogEntry
 from kfp_distributed.components.train.tell.report import job_page
 from kfp_distributed.reports.page import render_page
 

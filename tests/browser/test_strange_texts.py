@@ -12,8 +12,8 @@ sys.path.append(str(Path(__file__).parents[1]))
 from evaluate.test_report import page_of
 from train.programs.jobs import make_job, workers
 
+from kfp_distributed.components.train.run.conclusions.status import advance, begin, failure_cause
 from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, LogLine, ReplicaChanged
-from kfp_distributed.components.train.run.status import advance, begin, failure_cause
 from kfp_distributed.components.train.tell.report import job_page
 from kfp_distributed.reports.page import render_page
 

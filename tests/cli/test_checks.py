@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kfp_distributed.cli.checks import (
+from kfp_distributed.cli.cluster_checks.checks import (
     Check,
     Login,
     Permission,
@@ -16,7 +16,7 @@ from kfp_distributed.cli.checks import (
     judge_namespace,
     judge_permissions,
 )
-from kfp_distributed.cli.libraries import StepLibrary
+from kfp_distributed.cli.setup.libraries import StepLibrary
 
 QUESTION = Question("team", "python:3.11")
 DEPLOYING = (StepLibrary("deploy-model", "kfp-distributed-1-0", "0"),)

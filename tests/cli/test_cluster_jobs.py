@@ -5,13 +5,13 @@ from datetime import UTC, datetime
 import pytest
 from train.programs.jobs import make_job, workers
 
-from kfp_distributed.cli.cluster_jobs import ClusterJob, JobRow, grace_seconds, job_rows, objects_of
-from kfp_distributed.cli.job_logs import read_entries
+from kfp_distributed.cli.jobs.cluster_jobs import ClusterJob, JobRow, grace_seconds, job_rows, objects_of
+from kfp_distributed.cli.jobs.job_logs import read_entries
 from kfp_distributed.cli.text_table import format_table
 from kfp_distributed.components.train.describe.distributions import parse_distribution
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
 from kfp_distributed.components.train.describe.manifests.job_objects import plan_objects
-from kfp_distributed.components.train.run.log_entry import LogEntry
+from kfp_distributed.components.train.run.shown_progress.log_entry import LogEntry
 
 NOW = datetime(2026, 11, 23, 14, 5, 12, tzinfo=UTC)
 

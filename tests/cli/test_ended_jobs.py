@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 from kubernetes_api import KubernetesApi
 
-from kfp_distributed.cli.ended_jobs import EndedRow, describe_end, ended_rows, read_summaries
+from kfp_distributed.cli.jobs.ended_jobs import EndedRow, describe_end, ended_rows, read_summaries
 from kfp_distributed.cli.main import main
-from kfp_distributed.components.train.run.log_entry import LogEntry
+from kfp_distributed.components.train.run.shown_progress.log_entry import LogEntry
 from kfp_distributed.components.train.tell.stored_log import StoredLog
 from kfp_distributed.components.train.tell.training_summary import TrainingSummary
 from kfp_distributed.storage import open_store

@@ -8,9 +8,10 @@ import yaml
 from click.testing import CliRunner
 from namespace_api import NamespaceApi
 
-from kfp_distributed.cli import installation, options
-from kfp_distributed.cli.installation import installed_objects
+from kfp_distributed.cli import options
 from kfp_distributed.cli.main import main
+from kfp_distributed.cli.setup import installation
+from kfp_distributed.cli.setup.installation import installed_objects
 
 pytestmark = pytest.mark.takes(13)
 

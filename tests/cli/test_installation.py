@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kfp_distributed.cli.installation import (
+from kfp_distributed.cli.setup.installation import (
     Change,
     change_line,
     installed_objects,
@@ -17,7 +17,7 @@ from kfp_distributed.cli.installation import (
     plan_prune,
     plan_uninstall,
 )
-from kfp_distributed.cli.libraries import library_fault
+from kfp_distributed.cli.setup.libraries import library_fault
 from kfp_distributed.library.archive import library_config_map, make_archive, make_small_archive
 from kfp_distributed.library.content import content_hash
 

@@ -3,8 +3,8 @@
 import pytest
 from namespace_api import NamespaceApi
 
-from kfp_distributed.cli.cluster_jobs import ClusterJob
-from kfp_distributed.cli.job_logs import read_logs
+from kfp_distributed.cli.jobs.cluster_jobs import ClusterJob
+from kfp_distributed.cli.jobs.job_logs import read_logs
 from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.describe.manifests import job_kind
 

@@ -5,10 +5,10 @@ import yaml
 from click.testing import CliRunner
 from kfp import compiler
 
-from kfp_distributed.cli.checks import Check, Question, Refusal
-from kfp_distributed.cli.libraries import StepLibrary, read_pipeline, read_step_libraries
-from kfp_distributed.cli.library_checks import judge_libraries
+from kfp_distributed.cli.cluster_checks.checks import Check, Question, Refusal
+from kfp_distributed.cli.cluster_checks.library_checks import judge_libraries
 from kfp_distributed.cli.main import main
+from kfp_distributed.cli.setup.libraries import StepLibrary, read_pipeline, read_step_libraries
 from kfp_distributed.components import Delivery, steps
 from kfp_distributed.library.archive import library_config_map, library_name
 from kfp_distributed.library.content import content_hash, read_library

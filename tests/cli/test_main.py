@@ -11,8 +11,8 @@ import yaml
 from click.testing import CliRunner
 
 from kfp_distributed.cli import options
-from kfp_distributed.cli.libraries import read_pipeline, read_step_libraries
 from kfp_distributed.cli.main import main
+from kfp_distributed.cli.setup.libraries import read_pipeline, read_step_libraries
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 
 pytestmark = pytest.mark.takes(22)

@@ -2,8 +2,15 @@
 
 import pytest
 
-from kfp_distributed.cli.checks import Check, Permission, Question, Refusal
-from kfp_distributed.cli.operator_checks import choose_kinds, judge_kinds, judge_operators, kinds_of
+from kfp_distributed.cli.cluster_checks.checks import Check, Permission, Question, Refusal
+from kfp_distributed.cli.cluster_checks.operator_checks import (
+    choose_kinds,
+    judge_kinds,
+    judge_kserve,
+    judge_operators,
+    kinds_of,
+)
+from kfp_distributed.cli.setup.libraries import StepLibrary
 from kfp_distributed.components.train.describe.manifests import job_kind
 from kfp_distributed.components.train.describe.manifests.train_job import TRAIN_JOB
 from kfp_distributed.components.train.run.runners.kubernetes.create.choose_operator import Offer
@@ -28,6 +35,7 @@ INSTALL_MPI = (
     "kubectl apply --server-side --filename "
     "https://raw.githubusercontent.com/kubeflow/mpi-operator/v0.6.0/deploy/v2beta1/mpi-operator.yaml"
 )
+INSTALL_KSERVE = "install KServe 0.11 or later"
 
 
 def deployment(name="training-operator", ready=1, replicas=1, args=(), image="operators:2"):
@@ -240,3 +248,35 @@ class TestOperators:
             Check("kubeflow-trainer", "failed", missing.format("TrainJob"), INSTALL_TRAINER),
             Check("jobset", "failed", missing.format("JobSet"), install_jobset),
         ]
+
+
+@pytest.mark.parametrize(
+    ("steps", "served", "level", "message", "fix"),
+    [
+        ([], [], "ok", "not served; only deploy_model needs KServe", ""),
+        (["train"], [], "ok", "not served; only deploy_model needs KServe", ""),
+        (["train", "deploy-model"], [], "failed", "not served, and deploy-model needs KServe", INSTALL_KSERVE),
+        (["deploy-model-2"], [], "failed", "not served, and deploy-model-2 needs KServe", INSTALL_KSERVE),
+        (["my-deploy-model"], [], "ok", "not served; only deploy_model needs KServe", ""),
+        ([], ["v1beta1"], "ok", "served as serving.kserve.io/v1beta1", ""),
+        ([], ["v1", "v1beta1"], "ok", "served as serving.kserve.io/v1beta1", ""),
+        (
+            [],
+            ["v1", "v1alpha2"],
+            "warning",
+            "served as serving.kserve.io/v1, v1alpha2, and deploy_model needs v1beta1",
+            INSTALL_KSERVE,
+        ),
+        (
+            ["deploy-model"],
+            ["v1"],
+            "failed",
+            "served as serving.kserve.io/v1, and deploy_model needs v1beta1",
+            INSTALL_KSERVE,
+        ),
+    ],
+)
+def test_the_served_versions_of_kserve(steps, served, level, message, fix):
+    libraries = tuple(StepLibrary(step, "kfp-distributed-1-0", "0") for step in steps)
+    result = judge_kserve(Question("team", "", libraries=libraries), served)
+    assert result == Check("InferenceService", level, message, fix)

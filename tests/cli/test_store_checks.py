@@ -6,10 +6,16 @@ import pytest
 from compiled import SPECS
 from kfp import compiler, dsl
 
-from kfp_distributed.cli.checks import Check, Question, Refusal
-from kfp_distributed.cli.libraries import read_pipeline
-from kfp_distributed.cli.step_buckets import StepBucket, bucket_of, judge_address, judge_models, read_step_buckets
-from kfp_distributed.cli.store_checks import BucketAnswer, judge_bucket, judge_store
+from kfp_distributed.cli.cluster_checks.checks import Check, Question, Refusal
+from kfp_distributed.cli.cluster_checks.step_buckets import (
+    StepBucket,
+    bucket_of,
+    judge_address,
+    judge_models,
+    read_step_buckets,
+)
+from kfp_distributed.cli.cluster_checks.store_checks import BucketAnswer, judge_bucket, judge_store
+from kfp_distributed.cli.setup.libraries import read_pipeline
 from kfp_distributed.storage.kfp_store import StoreReference
 
 STORE = StoreReference("minio-service.kubeflow:9000", "mlpipeline-minio-artifact", "team")

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from kubernetes import client
 
-from kfp_distributed.components.train.run.request import job_name
 from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.pods import replica_of
+from kfp_distributed.components.train.run.training_request.request import job_name
 from kfp_distributed.storage.kfp_backend import RUNTIME_VARIABLE
 
 SECONDS = 50

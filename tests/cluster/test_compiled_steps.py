@@ -25,7 +25,7 @@ from kubernetes.stream import stream
 from kfp_distributed.components import Delivery
 from kfp_distributed.components.train.describe.task_path import TaskPath
 from kfp_distributed.components.train.run.identity import identify_training
-from kfp_distributed.components.train.run.request import job_name
+from kfp_distributed.components.train.run.training_request.request import job_name
 from kfp_distributed.components.train.tell.log_format import log, parse_line
 from kfp_distributed.library.archive import library_config_map, make_archive
 from kfp_distributed.library.content import content_hash, read_library

@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 from kubernetes import client
 
-from kfp_distributed.cli.installation import DEFAULT_ACCOUNT, Object, installed_objects, plan_uninstall
 from kfp_distributed.cli.main import main
-from kfp_distributed.cli.namespace import Namespace
+from kfp_distributed.cli.setup.installation import DEFAULT_ACCOUNT, Object, installed_objects, plan_uninstall
+from kfp_distributed.cli.setup.namespace import Namespace
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.components.kfp_interface.packaging import bootstrap

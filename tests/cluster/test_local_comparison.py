@@ -8,8 +8,8 @@ from cluster.jobs import left_behind
 from step_lines import into
 
 from kfp_distributed.components.train.run.launch import launch
-from kfp_distributed.components.train.run.request import Request, plan_job
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.training_request.request import Request, plan_job
 from kfp_distributed.storage import credentials_from_environment, open_store
 from kfp_distributed.storage.model import verify_model_folder
 

@@ -20,10 +20,10 @@ from prediction_models import linear_network, save_onnx
 
 from kfp_distributed.components.kfp_interface.delivery import IMAGE_VARIABLE
 from kfp_distributed.components.predict.prediction import run_prediction
-from kfp_distributed.components.predict.prediction_job import prediction_folder
+from kfp_distributed.components.predict.prediction_pods.prediction_job import prediction_folder
 from kfp_distributed.components.predict.prediction_request import parse_request
 from kfp_distributed.components.train.run.identity import identify_training
-from kfp_distributed.components.train.run.request import job_name
+from kfp_distributed.components.train.run.training_request.request import job_name
 from kfp_distributed.storage import credentials_from_environment, open_store
 from kfp_distributed.storage.dataset import Column, Label
 from kfp_distributed.trainers.onnx_inputs import with_column_inputs

@@ -18,7 +18,7 @@ from cluster.test_replica_faults import delete
 from kfp_distributed.components.kfp_interface.delivery import IMAGE_VARIABLE
 from kfp_distributed.components.prepare_data.preparation_pods.preparation_request import preparation_folder
 from kfp_distributed.components.train.run.identity import identify_training
-from kfp_distributed.components.train.run.request import job_name
+from kfp_distributed.components.train.run.training_request.request import job_name
 from kfp_distributed.storage import credentials_from_environment, open_store
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600), pytest.mark.takes(60)]

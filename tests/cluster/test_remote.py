@@ -24,7 +24,7 @@ from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.cluster_api.reader import reader
 from kfp_distributed.components import train
 from kfp_distributed.components.train.run.identity import identify_training
-from kfp_distributed.components.train.run.request import job_name
+from kfp_distributed.components.train.run.training_request.request import job_name
 from kfp_distributed.components.train.tell.log_format import log
 from kfp_distributed.storage import credentials_from_environment, open_store
 from kfp_distributed.storage.kfp_store import find_object_store

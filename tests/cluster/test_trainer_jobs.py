@@ -21,7 +21,7 @@ from kfp_distributed.components.train.describe.manifests.train_job import (
     training_runtime_manifest,
 )
 from kfp_distributed.components.train.describe.manifests.train_job_names import train_job_names
-from kfp_distributed.components.train.run.request import Request, plan_job
+from kfp_distributed.components.train.run.training_request.request import Request, plan_job
 from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
 
 pytestmark = [pytest.mark.cluster, pytest.mark.trainer, pytest.mark.timeout(600), pytest.mark.takes(60)]

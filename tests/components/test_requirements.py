@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from kfp_distributed.components.kfp_interface.step_packages import DASK, PACKAGES, PREDICTION, PREPARATION
-from kfp_distributed.components.predict import prediction_job as predict
+from kfp_distributed.components.predict.prediction_pods import prediction_job as predict
 from kfp_distributed.components.prepare_data.preparation_pods import preparation_request as prepare_data
 from kfp_distributed.trainers.requirements import ENTRY
 

@@ -13,9 +13,9 @@ import reference
 from kfp import dsl
 from release import IMAGES
 
-from kfp_distributed.components.evaluate.regression_scores import RegressionScores
-from kfp_distributed.components.evaluate.scores import Evaluation
-from kfp_distributed.components.evaluate.threshold import DIRECTIONS
+from kfp_distributed.components.evaluate.scoring.regression_scores import RegressionScores
+from kfp_distributed.components.evaluate.scoring.scores import Evaluation
+from kfp_distributed.components.evaluate.scoring.threshold import DIRECTIONS
 from kfp_distributed.components.prepare_data import split_parameter
 from kfp_distributed.components.prepare_data.report import data_warnings
 from kfp_distributed.components.prepare_data.scan.chunk_scan import MAXIMUM_DISTINCT
@@ -23,7 +23,7 @@ from kfp_distributed.components.train.describe.distributions import KEYS, parse_
 from kfp_distributed.components.train.describe.manifests import HASH_ANNOTATION
 from kfp_distributed.components.train.describe.manifests.train_job import DISTRIBUTION_ANNOTATION
 from kfp_distributed.components.train.run.facts import Level, State
-from kfp_distributed.components.train.run.progress_annotations import ALL_ANNOTATIONS
+from kfp_distributed.components.train.run.shown_progress.progress_annotations import ALL_ANNOTATIONS
 from kfp_distributed.components.train.tell.log_format import parse_line
 from kfp_distributed.storage.kfp_backend import RELIANCES
 from kfp_distributed.storage.model import MODEL_MANIFEST
@@ -180,7 +180,13 @@ def test_attributes_of_a_class_become_keys():
 def test_modules_are_listed_by_their_first_sentence(tmp_path):
     (tmp_path / "__init__.py").write_text('"""A package."""')
     (tmp_path / "runner.py").write_text('"""Run the job,\nto its end. It may take long."""\n')
-    assert rows_of(reference.describe_modules(tmp_path)) == [["`runner.py`", "Run the job, to its end."]]
+    (tmp_path / "follow").mkdir()
+    (tmp_path / "follow" / "__init__.py").write_text('"""A room."""')
+    (tmp_path / "follow" / "facts.py").write_text('"""The facts."""\n')
+    assert rows_of(reference.describe_modules(tmp_path)) == [
+        ["`runner.py`", "Run the job, to its end."],
+        ["`follow/facts.py`", "The facts."],
+    ]
 
 
 @pytest.mark.parametrize("error", re.findall(r"^distribution_specification: .*", SPECIFICATION, re.MULTILINE))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.calibration import calibration_curve
 
-from kfp_distributed.components.evaluate.calibration import Calibration
+from kfp_distributed.components.evaluate.scoring.calibration import Calibration
 
 
 def test_bins_are_those_of_scikit_learn():

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from kfp_distributed.components.evaluate.cells import Cells
+from kfp_distributed.components.evaluate.scoring.cells import Cells
 
 pytestmark = pytest.mark.takes(3)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
-from kfp_distributed.components.evaluate.curves import curve_of_counts, exact_curve
+from kfp_distributed.components.evaluate.scoring.curves import curve_of_counts, exact_curve
 
 
 def random_predictions(rows, seed=0):

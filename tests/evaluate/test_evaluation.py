@@ -17,12 +17,12 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
-from kfp_distributed.components.evaluate.calibration import Calibration
 from kfp_distributed.components.evaluate.classification import log_classification_metrics, metric_values
 from kfp_distributed.components.evaluate.evaluation import run_evaluation
-from kfp_distributed.components.evaluate.mistakes import WorstMistakes
-from kfp_distributed.components.evaluate.scores import Evaluation, Scores
-from kfp_distributed.components.evaluate.spool import ScoreSpool
+from kfp_distributed.components.evaluate.scoring.calibration import Calibration
+from kfp_distributed.components.evaluate.scoring.mistakes import WorstMistakes
+from kfp_distributed.components.evaluate.scoring.scores import Evaluation, Scores
+from kfp_distributed.components.evaluate.scoring.spool import ScoreSpool
 from kfp_distributed.components.evaluate.weights import check_weights
 from kfp_distributed.storage.dataset import Column
 from kfp_distributed.storage.files import describe_folder

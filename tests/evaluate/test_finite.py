@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from kfp_distributed.components.evaluate.finite import NonFiniteOutputs
+from kfp_distributed.components.evaluate.scoring.finite import NonFiniteOutputs
 from kfp_distributed.storage.dataset import Column
 
 COLUMNS = (Column("age", "number", "float32"), Column("image", "tensor", "float32", (2,)))

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kfp_distributed.components.evaluate.mistakes import Mistake, WorstMistakes
+from kfp_distributed.components.evaluate.scoring.mistakes import Mistake, WorstMistakes
 
 
 def test_the_worst_mistakes_of_all_batches_are_kept():

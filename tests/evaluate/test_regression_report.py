@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from pages import Page
 
-from kfp_distributed.components.evaluate.regression_report import number_text, regression_page
-from kfp_distributed.components.evaluate.regression_scores import (
+from kfp_distributed.components.evaluate.pages.regression_report import number_text, regression_page
+from kfp_distributed.components.evaluate.scoring.regression_scores import (
     ErrorSums,
     LargestErrors,
     PairSample,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
 
-from kfp_distributed.components.evaluate.regression_scores import (
+from kfp_distributed.components.evaluate.scoring.regression_scores import (
     ErrorSums,
     LargestErrors,
     PairSample,

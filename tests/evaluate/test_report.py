@@ -6,11 +6,11 @@ import pytest
 from pages import Page
 from PIL import Image
 
-from kfp_distributed.components.evaluate.calibration import Calibration
-from kfp_distributed.components.evaluate.mistakes import WorstMistakes
-from kfp_distributed.components.evaluate.report import EvaluationPage, evaluation_page, row_png
-from kfp_distributed.components.evaluate.scores import Evaluation, Scores
-from kfp_distributed.components.evaluate.spool import ScoreSpool
+from kfp_distributed.components.evaluate.pages.report import EvaluationPage, evaluation_page, row_png
+from kfp_distributed.components.evaluate.scoring.calibration import Calibration
+from kfp_distributed.components.evaluate.scoring.mistakes import WorstMistakes
+from kfp_distributed.components.evaluate.scoring.scores import Evaluation, Scores
+from kfp_distributed.components.evaluate.scoring.spool import ScoreSpool
 from kfp_distributed.reports.charts import heatmap, histogram, line_chart
 from kfp_distributed.reports.page import render_page
 from kfp_distributed.reports.parts import Table

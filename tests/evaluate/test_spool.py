@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from kfp_distributed.components.evaluate.spool import ScoreSpool, compact
+from kfp_distributed.components.evaluate.scoring.spool import ScoreSpool, compact
 
 
 def filled(probabilities, labels, **limits):

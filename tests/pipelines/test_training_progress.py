@@ -4,8 +4,8 @@ import pytest
 from rich.console import Console
 
 from kfp_distributed.components.train.run.facts import JobEvent, LogLine, ReplicaChanged, ReplicaSample
-from kfp_distributed.components.train.run.log_entry import LogEntry
-from kfp_distributed.components.train.run.training_progress import ReplicaProgress, TrainingProgress
+from kfp_distributed.components.train.run.shown_progress.log_entry import LogEntry
+from kfp_distributed.components.train.run.shown_progress.training_progress import ReplicaProgress, TrainingProgress
 from kfp_distributed.components.train.tell.step_log import log_entry
 from kfp_distributed.pipelines.progress_table import StepProgress, progress_table, shown_replicas
 from kfp_distributed.trainers.runtime.monitoring.samples import Sample

@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 from prediction_models import linear_network, save_onnx
 
-from kfp_distributed.components.predict.prediction_files import PredictionFiles
+from kfp_distributed.components.predict.answering.prediction_files import PredictionFiles
 from kfp_distributed.storage.dataset import Column, Label
 
 pytestmark = pytest.mark.takes(7)
@@ -179,7 +179,7 @@ def test_what_the_model_has_not_seen_is_counted(tmp_path, prepared, model_of, pr
     new = tmp_path / "new.csv"
     new.write_text("town,x,y\n" + "Rome,,1\nUlm,,2\n,,\nOslo,,4\n" * 100)
     for chunk_bytes in (2**20, 400):
-        monkeypatch.setattr("kfp_distributed.components.predict.source_rows.CHUNK_BYTES", chunk_bytes)
+        monkeypatch.setattr("kfp_distributed.components.predict.reading.source_rows.CHUNK_BYTES", chunk_bytes)
         predicted(model=model, source=str(new))
         assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")] == [
             "warning: column 'town' has values in 200 of 400 rows that no training row has, such as 'Rome', 'Oslo': "
@@ -211,7 +211,7 @@ def test_rows_that_a_quote_may_have_taken_are_named(tmp_path, prepared, model_of
     new = tmp_path / "new.csv"
     new.write_text("town,x\n" + "Ulm,1\n" * 50 + 'Ulm,1\n"Bonn,2\nUlm,1\nBonn",2\n?,\n' + "Ulm,1\n" * 50)
     for chunk_bytes in (2**20, 400):
-        monkeypatch.setattr("kfp_distributed.components.predict.source_rows.CHUNK_BYTES", chunk_bytes)
+        monkeypatch.setattr("kfp_distributed.components.predict.reading.source_rows.CHUNK_BYTES", chunk_bytes)
         capsys.readouterr()
         predicted(model=model, source=str(new), csv_format={"missing": ["?", "-"]})
         lines = capsys.readouterr().out.splitlines()
@@ -286,7 +286,7 @@ def test_chunks_count_the_rows_of_a_file_on(tmp_path, prepared, model_of, predic
     source = write(table_of(), tmp_path / "rows.parquet")
     model = model_of(prepared(source, drop_columns=["id"]))
     whole = predicted(model=model, source=str(source)).table()
-    monkeypatch.setattr("kfp_distributed.components.predict.source_rows.CHUNK_BYTES", 8000)
+    monkeypatch.setattr("kfp_distributed.components.predict.reading.source_rows.CHUNK_BYTES", 8000)
     parts = predicted(model=model, source=str(source)).table()
     assert whole["row"].to_pylist() == [*range(ROWS)]
     assert parts.equals(whole)

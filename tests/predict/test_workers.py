@@ -8,9 +8,9 @@ import pytest
 from dask_processes import start_cluster
 from kfp import dsl
 
-from kfp_distributed.components.predict import source_rows
 from kfp_distributed.components.predict.prediction import run_prediction
 from kfp_distributed.components.predict.prediction_request import parse_request
+from kfp_distributed.components.predict.reading import source_rows
 from kfp_distributed.components.predict.step import run_step
 from kfp_distributed.components.worker_pool.dask_engine import DaskEngine
 from kfp_distributed.processes import ProcessGroup

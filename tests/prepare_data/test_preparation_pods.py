@@ -28,12 +28,12 @@ from kfp_distributed.components.train.describe.manifests import job_manifest
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
 from kfp_distributed.components.train.describe.manifests.pod import ADDRESS_VARIABLE
 from kfp_distributed.components.train.describe.topology import Replica, Resources, Topology
+from kfp_distributed.components.train.run.conclusions.status import advance, begin
+from kfp_distributed.components.train.run.conclusions.time_budgets import expired_budget
 from kfp_distributed.components.train.run.facts import JobEnded, LogLine, ReplicaChanged, Tick
 from kfp_distributed.components.train.run.identity import identify_training
 from kfp_distributed.components.train.run.launch import follow_job
 from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.pods import replica_of
-from kfp_distributed.components.train.run.status import advance, begin
-from kfp_distributed.components.train.run.time_budgets import expired_budget
 from kfp_distributed.components.train.tell.step_log import StepLog
 from kfp_distributed.components.worker_pool.pod_engine import versions
 from kfp_distributed.components.worker_pool.worker_job import WorkerProgram, parse_worker_settings, plan_worker_job

@@ -5,9 +5,9 @@ from functools import reduce
 import pytest
 from train.programs.jobs import make_job, workers
 
+from kfp_distributed.components.train.run.conclusions.failures import exception_line
+from kfp_distributed.components.train.run.conclusions.status import advance, begin, failure_cause
 from kfp_distributed.components.train.run.facts import JobEnded, LogLine, ReplicaChanged
-from kfp_distributed.components.train.run.failures import exception_line
-from kfp_distributed.components.train.run.status import advance, begin, failure_cause
 
 TRACEBACK = ("Traceback (most recent call last):", '  File "train.py", line 3, in <module>', "    fit()")
 CHAINED = (*TRACEBACK, "KeyError: 'x'", "", "The above exception was the direct cause of the following exception:", "")

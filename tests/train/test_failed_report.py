@@ -13,10 +13,10 @@ from train.programs.jobs import make_job
 
 from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.run import launch
+from kfp_distributed.components.train.run.conclusions.status import begin
 from kfp_distributed.components.train.run.facts import ReplicaChanged
 from kfp_distributed.components.train.run.launch import follow_job, training_failure
-from kfp_distributed.components.train.run.request import Request, plan_job
-from kfp_distributed.components.train.run.status import begin
+from kfp_distributed.components.train.run.training_request.request import Request, plan_job
 from kfp_distributed.components.train.step import run_step
 from kfp_distributed.components.train.tell import failed_report
 from kfp_distributed.components.train.tell.failed_report import describe_location, store_report

@@ -2,8 +2,8 @@ from itertools import pairwise
 
 import pytest
 
+from kfp_distributed.components.train.run.conclusions.history import MAX_SAMPLES, MAX_SPANS, add_change, add_sample
 from kfp_distributed.components.train.run.facts import ReplicaChanged, ReplicaSample, Span
-from kfp_distributed.components.train.run.history import MAX_SAMPLES, MAX_SPANS, add_change, add_sample
 
 
 def test_a_change_ends_the_span_before():

@@ -17,7 +17,7 @@ from kfp_distributed.components.train.run.identity import (
     read_node_name,
     record_success,
 )
-from kfp_distributed.components.train.run.request import job_name
+from kfp_distributed.components.train.run.training_request.request import job_name
 from kfp_distributed.components.train.tell.log_format import log
 from kfp_distributed.storage.task_folder import TaskFolder, parse_task_folder, pipeline_root
 

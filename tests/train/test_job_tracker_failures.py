@@ -8,8 +8,8 @@ from train.programs.jobs import make_job, workers
 from train.test_job_tracker import RUNNING, job_of, pod_of, summarize
 from train.test_pods import condition, terminated
 
+from kfp_distributed.components.train.run.conclusions.failures import root_failure
 from kfp_distributed.components.train.run.facts import clock
-from kfp_distributed.components.train.run.failures import root_failure
 from kfp_distributed.components.train.run.runners.kubernetes.judge.job_tracker import JobTracker
 from kfp_distributed.trainers.runtime.job_description import PEER_LOST, PREEMPTED
 

@@ -5,7 +5,7 @@ from train.programs.jobs import make_job, workers
 from train.test_job_tracker import RUNNING, job_of, pod_of, summarize
 from train.test_pods import DONE, KILLED, ON, condition, terminated, with_sidecar
 
-from kfp_distributed.components.train.run.failures import FOR_GOOD
+from kfp_distributed.components.train.run.conclusions.failures import FOR_GOOD
 from kfp_distributed.components.train.run.runners.kubernetes.judge.job_tracker import JobTracker
 
 LIMIT_REACHED = "Restart limit reached (restart_limit=1)."

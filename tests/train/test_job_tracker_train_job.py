@@ -5,8 +5,8 @@ from train.programs.jobs import make_job, workers
 from train.test_job_tracker import RUNNING, job_of, pod, second, summarize
 from train.test_pods import condition, terminated
 
+from kfp_distributed.components.train.run.conclusions.failures import FOR_GOOD, root_failure
 from kfp_distributed.components.train.run.facts import clock
-from kfp_distributed.components.train.run.failures import FOR_GOOD, root_failure
 from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.warning_events import read_event
 from kfp_distributed.components.train.run.runners.kubernetes.judge import failure_policy, job_tracker
 from kfp_distributed.components.train.run.runners.kubernetes.judge.job_tracker import JobTracker

@@ -15,9 +15,9 @@ from train.test_kubernetes_runner import state
 
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
 from kfp_distributed.components.train.run.launch import TrainingFailed, launch
-from kfp_distributed.components.train.run.request import Request, job_name, plan_job
 from kfp_distributed.components.train.run.runners.kubernetes.logs import last_lines
 from kfp_distributed.components.train.run.runners.kubernetes.runner import KubernetesRunner
+from kfp_distributed.components.train.run.training_request.request import Request, job_name, plan_job
 from kfp_distributed.components.train.tell.log_format import log
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.files import FileEntry

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from step_lines import brief, into
 from train.programs.jobs import make_job, workers
 
+from kfp_distributed.components.train.run.conclusions.failures import FOR_GOOD
+from kfp_distributed.components.train.run.conclusions.status import failure_cause
 from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, LogLine, ReplicaChanged, ReplicaSample, Tick
-from kfp_distributed.components.train.run.failures import FOR_GOOD
 from kfp_distributed.components.train.run.launch import TrainingFailed, follow_job, launch
-from kfp_distributed.components.train.run.request import Request, job_name, plan_job
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
-from kfp_distributed.components.train.run.status import failure_cause
 from kfp_distributed.components.train.run.stored_metrics import read_metrics
+from kfp_distributed.components.train.run.training_request.request import Request, job_name, plan_job
 from kfp_distributed.components.train.tell.step_log import StepLog
 from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.errors import StorageError

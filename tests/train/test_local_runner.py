@@ -16,8 +16,9 @@ from package_index import package_index, write_wheel
 from step_lines import brief_lines, into
 from train.programs.jobs import MARKER, make_job, marked, python, workers
 
+from kfp_distributed.components.train.run.conclusions.failures import FOR_GOOD
+from kfp_distributed.components.train.run.conclusions.status import failure_cause
 from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, LogLine, ReplicaChanged
-from kfp_distributed.components.train.run.failures import FOR_GOOD
 from kfp_distributed.components.train.run.launch import follow_job
 from kfp_distributed.components.train.run.runners import newest_checkpoint
 from kfp_distributed.components.train.run.runners.choose import choose_runner
@@ -25,7 +26,6 @@ from kfp_distributed.components.train.run.runners.local import runner as local_r
 from kfp_distributed.components.train.run.runners.local.gpus import visible_gpus
 from kfp_distributed.components.train.run.runners.local.ports import free_ports, is_taken
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
-from kfp_distributed.components.train.run.status import failure_cause
 from kfp_distributed.components.train.tell.log_format import log
 from kfp_distributed.library.packages import install_command
 

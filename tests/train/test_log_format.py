@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, LogLine, ReplicaChanged, ReplicaSample, Tick
-from kfp_distributed.components.train.run.log_entry import LogEntry
-from kfp_distributed.components.train.run.printed_lines import read_line
+from kfp_distributed.components.train.run.shown_progress.log_entry import LogEntry
+from kfp_distributed.components.train.run.shown_progress.printed_lines import read_line
 from kfp_distributed.components.train.tell.log_format import log, parse_line
 from kfp_distributed.components.train.tell.step_log import SHOW_SAMPLES_VARIABLE, log_entry
 

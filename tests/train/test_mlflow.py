@@ -21,7 +21,7 @@ from kfp_distributed.components.external_services.mlflow_client import (
     MlflowClient,
     read_connection,
 )
-from kfp_distributed.components.train.run.request import job_name
+from kfp_distributed.components.train.run.training_request.request import job_name
 from kfp_distributed.components.train.step import run_step
 from kfp_distributed.components.train.tell import mlflow_tracker
 from kfp_distributed.components.train.tell.choose_tracker import choose_tracker

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from kfp_distributed.components.train.run.facts import JobEnded, LogLine, ReplicaChanged
-from kfp_distributed.components.train.run.progress_annotations import MAX_METRICS, progress_annotations
-from kfp_distributed.components.train.run.training_progress import TrainingProgress
+from kfp_distributed.components.train.run.shown_progress.progress_annotations import MAX_METRICS, progress_annotations
+from kfp_distributed.components.train.run.shown_progress.training_progress import TrainingProgress
 
 # 2026-11-23T14:05:12Z
 TIME = 1795442712.0

@@ -8,7 +8,9 @@ from kubernetes_api import KubernetesApi
 from train.programs.jobs import make_job, workers
 from train.test_follow import JOB, follow, pod
 
-from kfp_distributed.components.train.run import status as job_status
+from kfp_distributed.components.train.run.conclusions import status as job_status
+from kfp_distributed.components.train.run.conclusions.history import add_change, add_sample
+from kfp_distributed.components.train.run.conclusions.time_budgets import expired_budget
 from kfp_distributed.components.train.run.facts import (
     JobAdopted,
     JobEnded,
@@ -21,14 +23,12 @@ from kfp_distributed.components.train.run.facts import (
     clock,
     moment,
 )
-from kfp_distributed.components.train.run.history import add_change, add_sample
 from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.record_times import (
     happened_before,
     seconds_of,
 )
 from kfp_distributed.components.train.run.runners.kubernetes.logs import last_lines
 from kfp_distributed.components.train.run.runners.kubernetes.watch.watcher import Watcher
-from kfp_distributed.components.train.run.time_budgets import expired_budget
 from kfp_distributed.components.train.tell.report import job_page
 
 CREATED = 1_767_258_000.0  # 2026-01-01T09:00:00Z

@@ -9,8 +9,8 @@ from itertools import count
 import pytest
 from train.programs.jobs import make_job, wait_until
 
-from kfp_distributed.cli.ended_jobs import read_summaries
-from kfp_distributed.components.train.run.log_entry import LogEntry
+from kfp_distributed.cli.jobs.ended_jobs import read_summaries
+from kfp_distributed.components.train.run.shown_progress.log_entry import LogEntry
 from kfp_distributed.components.train.tell import records, stored_log
 from kfp_distributed.components.train.tell.stored_log import read_log
 from kfp_distributed.components.train.tell.training_summary import LOGS, REPORT, SUMMARY, TrainingSummary

@@ -4,8 +4,8 @@ import pytest
 from pages import Page
 from train.programs.jobs import make_job, workers
 
+from kfp_distributed.components.train.run.conclusions.status import advance, begin, failure_cause
 from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, LogLine, ReplicaChanged, ReplicaSample, Span
-from kfp_distributed.components.train.run.status import advance, begin, failure_cause
 from kfp_distributed.components.train.run.stored_metrics import read_metrics
 from kfp_distributed.components.train.tell.report import MAX_CURVES, MAX_EVENTS, MAX_TEXT, JobPage, job_page
 from kfp_distributed.reports.charts import Mark, line_chart, timeline

@@ -6,9 +6,9 @@ import pytest
 
 from kfp_distributed.components.train.describe.distributions import parse_distribution
 from kfp_distributed.components.train.describe.topology import plan_topology
+from kfp_distributed.components.train.run.conclusions.failures import FOR_GOOD
+from kfp_distributed.components.train.run.conclusions.restarts import Restarts
 from kfp_distributed.components.train.run.facts import ReplicaChanged
-from kfp_distributed.components.train.run.failures import FOR_GOOD
-from kfp_distributed.components.train.run.restarts import Restarts
 from kfp_distributed.components.train.run.runners.local.restart_policy import END_GRACE_SECONDS, Decision, decide
 from kfp_distributed.trainers.runtime.job_description import PEER_LOST, STORE_AWAY, STORE_UNREACHED
 

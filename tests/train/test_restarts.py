@@ -3,8 +3,8 @@
 import pytest
 
 from kfp_distributed.components.train.describe.distributions import parse_distribution
+from kfp_distributed.components.train.run.conclusions.restarts import Restarts, answer_time
 from kfp_distributed.components.train.run.facts import LogLine
-from kfp_distributed.components.train.run.restarts import Restarts, answer_time
 
 NAMES = ("worker-0", "worker-1")
 

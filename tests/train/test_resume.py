@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from kfp_distributed.components.train.run.resume import (
+from kfp_distributed.components.train.run.training_request.resume import (
     CopiedTraining,
     check_resume,
     copy_checkpoint,

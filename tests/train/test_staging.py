@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from step_lines import brief_lines
 
-from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.staging import staged
+from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.components.train.tell.log_format import log
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.embedded import embedded_object_store

@@ -7,6 +7,18 @@ from step_lines import brief_lines
 from train.programs.jobs import make_job, workers
 
 from kfp_distributed.components.train.describe.distributions import parse_distribution
+from kfp_distributed.components.train.run.conclusions.failures import FOR_GOOD, how_it_ended, root_failure
+from kfp_distributed.components.train.run.conclusions.replica_status import LAST_LINES, ReplicaStatus
+from kfp_distributed.components.train.run.conclusions.status import (
+    TIMELINE_LENGTH,
+    JobStatus,
+    advance,
+    begin,
+    describe,
+    failure_cause,
+    final_failure,
+)
+from kfp_distributed.components.train.run.conclusions.time_budgets import expired_budget
 from kfp_distributed.components.train.run.facts import (
     JobEnded,
     JobEvent,
@@ -16,18 +28,6 @@ from kfp_distributed.components.train.run.facts import (
     Span,
     Tick,
 )
-from kfp_distributed.components.train.run.failures import FOR_GOOD, how_it_ended, root_failure
-from kfp_distributed.components.train.run.replica_status import LAST_LINES, ReplicaStatus
-from kfp_distributed.components.train.run.status import (
-    TIMELINE_LENGTH,
-    JobStatus,
-    advance,
-    begin,
-    describe,
-    failure_cause,
-    final_failure,
-)
-from kfp_distributed.components.train.run.time_budgets import expired_budget
 from kfp_distributed.trainers.runtime.job_description import PEER_LOST, STORE_AWAY
 
 BEGIN = 1000.0

@@ -10,7 +10,7 @@ from step_lines import brief_lines
 from train.test_launch import FIT, function
 
 from kfp_distributed.components.train import step as step_module
-from kfp_distributed.components.train.run.request import job_name
+from kfp_distributed.components.train.run.training_request.request import job_name
 from kfp_distributed.components.train.step import run_step
 from kfp_distributed.components.train.tell.log_format import parse_line
 from kfp_distributed.components.train.tell.stored_log import read_log

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfp_distributed.components.train.run.log_entry import LogEntry, precise_lines
 from kfp_distributed.components.train.run.runners.kubernetes.logs.pod_log import LogReader
+from kfp_distributed.components.train.run.shown_progress.log_entry import LogEntry, precise_lines
 from kfp_distributed.components.train.tell import stored_log
 from kfp_distributed.components.train.tell.log_format import parse_line
 from kfp_distributed.components.train.tell.stored_log import StoredLog, read_log

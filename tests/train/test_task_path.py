@@ -5,7 +5,7 @@ import re
 import pytest
 
 from kfp_distributed.components.train.describe.task_path import TaskPath, format_task, parse_node_name
-from kfp_distributed.components.train.run.request import job_name
+from kfp_distributed.components.train.run.training_request.request import job_name
 
 LOOP = "for-loop-2(0).iteration-iterations({0}:{0})(0).iteration-item(0)"
 

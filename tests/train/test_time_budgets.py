@@ -6,10 +6,10 @@ from train.test_status import BEGIN, INSTALLED, STARTED, changed, ended, follow,
 
 from kfp_distributed.components.train.describe.distributions import parse_distribution
 from kfp_distributed.components.train.describe.durations import format_seconds
+from kfp_distributed.components.train.run.conclusions.stalls import Stalls, check_stalls
+from kfp_distributed.components.train.run.conclusions.status import advance, begin, failure_cause
+from kfp_distributed.components.train.run.conclusions.time_budgets import expired_budget
 from kfp_distributed.components.train.run.facts import ReplicaSample
-from kfp_distributed.components.train.run.stalls import Stalls, check_stalls
-from kfp_distributed.components.train.run.status import advance, begin, failure_cause
-from kfp_distributed.components.train.run.time_budgets import expired_budget
 
 SILENT = "worker-0: no output since it started 1 min 30 s ago; worker-1: no output since it started 1 min 30 s ago"
 

@@ -18,8 +18,8 @@ from sklearn.preprocessing import StandardScaler
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.prepare import prepare
 from kfp_distributed.components.train.run.launch import launch
-from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.storage.dataset import Column, Label, read_batches
 
 pytestmark = pytest.mark.takes(91)

@@ -21,8 +21,8 @@ from step_lines import into
 from kfp_distributed.components import prepare_data
 from kfp_distributed.components.model_formats.load import load_model
 from kfp_distributed.components.train.run.launch import Outcome, launch
-from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.storage.model import read_model_folder
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.outputs.epoch_metrics import read_epochs

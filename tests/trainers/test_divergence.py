@@ -8,8 +8,8 @@ from environments import environment_of
 from step_lines import into
 
 from kfp_distributed.components.train.run.launch import TrainingFailed, launch
-from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.trainers.divergence import end_if_diverged
 
 pytestmark = pytest.mark.takes(45)

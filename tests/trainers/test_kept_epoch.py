@@ -12,8 +12,8 @@ from samples import CLASSES, COLUMNS, table
 from step_lines import into
 
 from kfp_distributed.components.train.run.launch import launch
-from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.model import verify_model
 

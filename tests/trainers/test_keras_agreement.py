@@ -12,9 +12,9 @@ from mirrored_classifier import mirrored_classifier
 from step_lines import into
 
 from kfp_distributed.components.train.run.launch import launch
-from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.ports import free_ports
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.data_loading.feed import plan_epoch

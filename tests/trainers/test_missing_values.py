@@ -10,8 +10,8 @@ from two_stage_classifier import two_stage_classifier
 
 from kfp_distributed.components.evaluate.model_function import load_model_function
 from kfp_distributed.components.train.run.launch import launch
-from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.trainers import train_specification
 

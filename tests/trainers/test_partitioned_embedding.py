@@ -12,8 +12,8 @@ from replicas import KillOnce
 from step_lines import into
 
 from kfp_distributed.components.train.run.launch import launch
-from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.components.train.tell.step_log import StepLog
 from kfp_distributed.storage.dataset import Column
 from kfp_distributed.trainers import train_specification

@@ -10,8 +10,8 @@ from environments import environment_of
 from saved_models import answers_of
 
 from kfp_distributed.components.train.run.launch import launch
-from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.storage.dataset import Column, Label
 
 pytestmark = pytest.mark.takes(30)

@@ -16,8 +16,8 @@ from faulty_proxy import Fault, faulty_proxy
 from forked_replicas import forked
 from hanging_store import hanging
 
-from kfp_distributed.components.train.run.resume import copy_newest
 from kfp_distributed.components.train.run.runners.local.ports import free_ports
+from kfp_distributed.components.train.run.training_request.resume import copy_newest
 from kfp_distributed.processes import ProcessGroup
 from kfp_distributed.storage import open_store
 from kfp_distributed.trainers import train_specification

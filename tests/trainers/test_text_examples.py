@@ -21,8 +21,8 @@ from text_classification import text_classification
 
 from kfp_distributed.components import prepare_data
 from kfp_distributed.components.train.run.launch import Outcome, launch
-from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.outputs.epoch_metrics import read_epochs
 

@@ -16,8 +16,8 @@ from replicas import kill_replica
 from resumed_epochs import assert_resumed
 
 from kfp_distributed.components.train.run.facts import JobEvent, LogLine, ReplicaChanged
-from kfp_distributed.components.train.run.request import Request, plan_job
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.training_request.request import Request, plan_job
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.storage.model import verify_model

@@ -19,8 +19,8 @@ from step_lines import into
 from two_stage_classifier import two_stage_classifier
 
 from kfp_distributed.components.train.run.launch import launch
-from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.components.train.tell.step_log import StepLog
 from kfp_distributed.storage.dataset import DatasetManifest, parts_of_rank, read_batches
 from kfp_distributed.trainers import train_specification

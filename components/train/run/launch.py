@@ -10,6 +10,17 @@ from itertools import chain
 
 from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.describe.training_job import TrainingJob
+from kfp_distributed.components.train.run.conclusions.replica_status import LAST_LINES
+from kfp_distributed.components.train.run.conclusions.stalls import Stalls, check_stalls
+from kfp_distributed.components.train.run.conclusions.status import (
+    JobStatus,
+    add_output,
+    advance,
+    begin,
+    failure_cause,
+    final_failure,
+)
+from kfp_distributed.components.train.run.conclusions.time_budgets import expired_budget
 from kfp_distributed.components.train.run.deadline import call_within
 from kfp_distributed.components.train.run.facts import (
     Fact,
@@ -22,27 +33,16 @@ from kfp_distributed.components.train.run.facts import (
     clock,
     moment,
 )
-from kfp_distributed.components.train.run.printed_lines import read_line
-from kfp_distributed.components.train.run.replica_status import LAST_LINES
-from kfp_distributed.components.train.run.request import Request, plan_job
-from kfp_distributed.components.train.run.resume import (
+from kfp_distributed.components.train.run.runners.protocol import Runner
+from kfp_distributed.components.train.run.shown_progress.printed_lines import read_line
+from kfp_distributed.components.train.run.signals import ended_by_signals
+from kfp_distributed.components.train.run.stored_metrics import Metrics, read_metrics
+from kfp_distributed.components.train.run.training_request.request import Request, plan_job
+from kfp_distributed.components.train.run.training_request.resume import (
     check_resume,
     copy_training,
     training_folder,
 )
-from kfp_distributed.components.train.run.runners.protocol import Runner
-from kfp_distributed.components.train.run.signals import ended_by_signals
-from kfp_distributed.components.train.run.stalls import Stalls, check_stalls
-from kfp_distributed.components.train.run.status import (
-    JobStatus,
-    add_output,
-    advance,
-    begin,
-    failure_cause,
-    final_failure,
-)
-from kfp_distributed.components.train.run.stored_metrics import Metrics, read_metrics
-from kfp_distributed.components.train.run.time_budgets import expired_budget
 from kfp_distributed.storage.buckets import require_bucket
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, model_of_request, verify_model

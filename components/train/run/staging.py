@@ -10,8 +10,8 @@ from typing import Any
 
 from kfp_distributed.components.train.run.facts import Log
 from kfp_distributed.components.train.run.launch import STORE_AWAY_SECONDS
-from kfp_distributed.components.train.run.request import Request
 from kfp_distributed.components.train.run.signals import ended_by_signals
+from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.storage.buckets import require_bucket
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import MODEL_MANIFEST

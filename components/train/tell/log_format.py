@@ -5,7 +5,7 @@ import time
 from datetime import UTC, datetime
 
 from kfp_distributed.components.train.run.facts import Level
-from kfp_distributed.components.train.run.log_entry import JOB, TIME_FORMAT, LogEntry
+from kfp_distributed.components.train.run.shown_progress.log_entry import JOB, TIME_FORMAT, LogEntry
 
 _LINE = re.compile(
     r"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?P<fraction>\.\d{6})?Z "

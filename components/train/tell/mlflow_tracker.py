@@ -24,8 +24,8 @@ from kfp_distributed.components.external_services.mlflow_client import (
 )
 from kfp_distributed.components.train.describe.training_job import TrainingJob
 from kfp_distributed.components.train.run.facts import Log
-from kfp_distributed.components.train.run.resume import training_folder
 from kfp_distributed.components.train.run.stored_metrics import Metrics, stored_metrics
+from kfp_distributed.components.train.run.training_request.resume import training_folder
 from kfp_distributed.components.train.tell.experiment_tracker import ExperimentTracker, RunStatus
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store

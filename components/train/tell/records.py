@@ -9,8 +9,8 @@ from functools import partial
 
 from kfp_distributed.components.train.describe.training_job import TrainingJob
 from kfp_distributed.components.train.run.facts import Log
-from kfp_distributed.components.train.run.log_entry import LogEntry
-from kfp_distributed.components.train.run.resume import training_folder
+from kfp_distributed.components.train.run.shown_progress.log_entry import LogEntry
+from kfp_distributed.components.train.run.training_request.resume import training_folder
 from kfp_distributed.components.train.tell.experiment_tracker import RunStatus
 from kfp_distributed.components.train.tell.stored_log import StoredLog
 from kfp_distributed.components.train.tell.training_summary import (

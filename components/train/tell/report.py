@@ -7,9 +7,9 @@ from types import MappingProxyType
 from typing import Any
 
 from kfp_distributed.components.train.describe.durations import format_seconds
+from kfp_distributed.components.train.run.conclusions.failures import how_it_ended
+from kfp_distributed.components.train.run.conclusions.status import JobStatus
 from kfp_distributed.components.train.run.facts import ReplicaChanged, ReplicaSample, Span, moment
-from kfp_distributed.components.train.run.failures import how_it_ended
-from kfp_distributed.components.train.run.status import JobStatus
 from kfp_distributed.components.train.run.stored_metrics import Metrics
 from kfp_distributed.components.train.tell.log_format import parse_line
 from kfp_distributed.reports.charts import FEW_LINES, Chart, Mark, line_chart, timeline

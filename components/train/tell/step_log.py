@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable
 
+from kfp_distributed.components.train.run.conclusions.status import describe
 from kfp_distributed.components.train.run.facts import (
     Fact,
     JobEnded,
@@ -14,8 +15,7 @@ from kfp_distributed.components.train.run.facts import (
     ReplicaSample,
     moment,
 )
-from kfp_distributed.components.train.run.log_entry import JOB, LogEntry
-from kfp_distributed.components.train.run.status import describe
+from kfp_distributed.components.train.run.shown_progress.log_entry import JOB, LogEntry
 from kfp_distributed.trainers.runtime.monitoring.samples import Sample, format_sample
 
 SHOW_SAMPLES_VARIABLE = "KFP_DISTRIBUTED_SHOW_SAMPLES"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from kfp_distributed.components.train.run.facts import Log
-from kfp_distributed.components.train.run.log_entry import JOB, LogEntry, precise_lines
+from kfp_distributed.components.train.run.shown_progress.log_entry import JOB, LogEntry, precise_lines
 from kfp_distributed.components.train.tell.log_format import parse_line
 from kfp_distributed.storage.errors import KeyNotFound, StorageError, StoreAway
 from kfp_distributed.storage.store import Store

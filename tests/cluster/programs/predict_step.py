@@ -9,13 +9,13 @@ import time
 from types import SimpleNamespace
 
 from kfp_distributed.cluster_api.configuration import connect
-from kfp_distributed.components.predict.prediction_job import (
+from kfp_distributed.components.predict.prediction_pods.prediction_job import (
     PredictionJobRequest,
     predict_in_pods,
     prediction_folder,
 )
-from kfp_distributed.components.train.run.log_entry import JOB, LogEntry
 from kfp_distributed.components.train.run.runners.choose import kubernetes_runner
+from kfp_distributed.components.train.run.shown_progress.log_entry import JOB, LogEntry
 from kfp_distributed.components.train.tell.step_log import StepLog
 from kfp_distributed.components.worker_pool.worker_job import parse_worker_settings
 from kfp_distributed.components.worker_pool.worker_run import WorkersFailed

@@ -8,8 +8,11 @@ from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.train.describe.manifests.job_objects import JobObjects
 from kfp_distributed.components.train.run.deadline import call_within
 from kfp_distributed.components.train.run.facts import Fact, JobEnded, Log, LogLine, ReplicaChanged, Tick
-from kfp_distributed.components.train.run.progress_annotations import ALL_ANNOTATIONS, progress_annotations
-from kfp_distributed.components.train.run.training_progress import TrainingProgress
+from kfp_distributed.components.train.run.shown_progress.progress_annotations import (
+    ALL_ANNOTATIONS,
+    progress_annotations,
+)
+from kfp_distributed.components.train.run.shown_progress.training_progress import TrainingProgress
 from kfp_distributed.trainers.runtime.monitoring.samples import split_sample
 
 PATCH_SECONDS = 10.0

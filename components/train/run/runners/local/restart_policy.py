@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Literal, NamedTuple
 
 from kfp_distributed.components.train.describe.topology import Topology
-from kfp_distributed.components.train.run.facts import ReplicaChanged
-from kfp_distributed.components.train.run.failures import (
+from kfp_distributed.components.train.run.conclusions.failures import (
     FOR_GOOD,
     SAME_MOMENT_SECONDS,
     STORE_DID_NOT_ANSWER,
     own_cause,
     root_failure,
 )
-from kfp_distributed.components.train.run.restarts import Restarts
+from kfp_distributed.components.train.run.conclusions.restarts import Restarts
+from kfp_distributed.components.train.run.facts import ReplicaChanged
 
 END_GRACE_SECONDS = 30.0
 """Seconds that the other replicas may take to end after the leader has succeeded."""

@@ -18,6 +18,7 @@ from kfp_distributed.components.train.describe.durations import format_seconds
 from kfp_distributed.components.train.describe.mpirun import LAUNCHER, RankLines, printed_by
 from kfp_distributed.components.train.describe.topology import replica_environment
 from kfp_distributed.components.train.describe.training_job import TrainingJob
+from kfp_distributed.components.train.run.conclusions.restarts import Restarts, answer_time
 from kfp_distributed.components.train.run.facts import (
     Fact,
     JobEnded,
@@ -28,7 +29,6 @@ from kfp_distributed.components.train.run.facts import (
     Tick,
     clock,
 )
-from kfp_distributed.components.train.run.restarts import Restarts, answer_time
 from kfp_distributed.components.train.run.runners.lines import LineCutter
 from kfp_distributed.components.train.run.runners.local.gpus import machine_gpus, visible_gpus
 from kfp_distributed.components.train.run.runners.local.interpreter import find_python, mpi_command

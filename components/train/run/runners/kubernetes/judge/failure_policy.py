@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kfp_distributed.components.train.describe.training_job import TrainingJob
-from kfp_distributed.components.train.run.facts import JobEvent, LogLine, ReplicaChanged, clock, moment
-from kfp_distributed.components.train.run.failures import (
+from kfp_distributed.components.train.run.conclusions.failures import (
     FOR_GOOD,
     RECENT_SECONDS,
     SAME_MOMENT_SECONDS,
@@ -19,7 +18,8 @@ from kfp_distributed.components.train.run.failures import (
     own_cause,
     root_failure,
 )
-from kfp_distributed.components.train.run.restarts import Restarts, answer_time, outage_restart
+from kfp_distributed.components.train.run.conclusions.restarts import Restarts, answer_time, outage_restart
+from kfp_distributed.components.train.run.facts import JobEvent, LogLine, ReplicaChanged, clock, moment
 from kfp_distributed.trainers.runtime.job_description import STORE_AWAY
 
 _KILLED = 137

@@ -8,8 +8,8 @@ from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.components.train.describe.durations import format_seconds
 from kfp_distributed.components.train.describe.manifests.train_job import TRAIN_JOB
 from kfp_distributed.components.train.describe.training_job import TrainingJob
+from kfp_distributed.components.train.run.conclusions.failures import FOR_GOOD
 from kfp_distributed.components.train.run.facts import Fact, JobEvent, ReplicaChanged, clock
-from kfp_distributed.components.train.run.failures import FOR_GOOD
 from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.jobset_attempt import Attempts, attempt_of
 from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.pods import (
     INSTALLATION_FAILED,

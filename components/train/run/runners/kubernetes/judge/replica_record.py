@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import NamedTuple
 
+from kfp_distributed.components.train.run.conclusions.failures import POD_DELETED
 from kfp_distributed.components.train.run.facts import ReplicaChanged
-from kfp_distributed.components.train.run.failures import POD_DELETED
 from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.pods import PodState
 from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.record_times import happened_before
 
