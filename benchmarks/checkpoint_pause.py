@@ -6,7 +6,7 @@ from pathlib import Path
 
 from measure import header, log, measure, parser, table, write_page
 
-from kfp_distributed.storage.embedded import EmbeddedStore, embedded_object_store
+from kfp_distributed.storage.object_stores.embedded import EmbeddedStore, embedded_object_store
 
 _SIZES = (2 * 10**8, 2 * 10**9)
 _WAYS = ("record_epoch", "flush")

@@ -17,8 +17,8 @@ from comparators import program_version, s5cmd
 from measure import Command, Measured, header, installed, log, measure, parser, spread, table, take_turns, write_page
 
 from kfp_distributed.storage import embedded_object_store, open_store
-from kfp_distributed.storage.credentials import Credentials, credentials_from_environment
-from kfp_distributed.storage.embedded import rclone
+from kfp_distributed.storage.kubeflow.credentials import Credentials, credentials_from_environment
+from kfp_distributed.storage.object_stores.embedded import rclone
 
 _LARGE_BYTES, _SMALL_BYTES, _SMALL_FILES = 2 * 10**9, 20_000, 10_000
 _OURS = "kfp-distributed"

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from comparators import python_of, version_of
 from measure import header, installed, log, measure, parser, table, write_page
 
-from kfp_distributed.storage.embedded import embedded_object_store
+from kfp_distributed.storage.object_stores.embedded import embedded_object_store
 from kfp_distributed.storage.opener import open_store
 
 _INPUTS = 20
@@ -69,7 +69,7 @@ from types import SimpleNamespace
 from kfp_distributed.components.worker_pool.dask_engine import DaskEngine
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.prepare import prepare
-from kfp_distributed.storage.s3 import S3Store
+from kfp_distributed.storage.object_stores.s3 import S3Store
 
 source, folder, bucket, workers = sys.argv[1:]
 read, read_range, read_into = 0, S3Store.read_range, S3Store.read_into

@@ -17,7 +17,7 @@ from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.components.train.describe.kinds import object_name, read_entry
 from kfp_distributed.storage.uri import parse_endpoint, parse_uri
-from kfp_distributed.trainers.requirements import checked_image
+from kfp_distributed.trainers.programs.requirements import checked_image
 
 
 class WrongArgument(click.ClickException):

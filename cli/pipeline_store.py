@@ -18,15 +18,15 @@ from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.cluster_api.port_forward import forwarded_port
 from kfp_distributed.cluster_api.reader import Read, reader
-from kfp_distributed.storage.buckets import service_of
-from kfp_distributed.storage.credentials import Credentials
-from kfp_distributed.storage.kfp_backend import DEFAULT_PIPELINE_ROOT, LAUNCHER_CONFIG_MAP, PIPELINE_ROOT_KEY
-from kfp_distributed.storage.kfp_store import (
+from kfp_distributed.storage.kubeflow.credentials import Credentials
+from kfp_distributed.storage.kubeflow.kfp_backend import DEFAULT_PIPELINE_ROOT, LAUNCHER_CONFIG_MAP, PIPELINE_ROOT_KEY
+from kfp_distributed.storage.kubeflow.kfp_store import (
     SECRET_VARIABLE,
     StoreReference,
     choose_object_store,
     read_credentials,
 )
+from kfp_distributed.storage.object_stores.buckets import service_of
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import is_minio, parse_uri

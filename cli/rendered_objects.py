@@ -18,14 +18,14 @@ from kfp_distributed.components.train.run.runners.kubernetes.create.choose_opera
 from kfp_distributed.components.train.run.training_request.request import Request, plan_job
 from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, Label, Shard
-from kfp_distributed.storage.kfp_backend import (
+from kfp_distributed.storage.kubeflow.kfp_backend import (
     DEFAULT_PIPELINE_ROOT,
     KFP_NAMESPACE,
     STORE_PORT,
     STORE_SECRET,
     STORE_SERVICES,
 )
-from kfp_distributed.storage.kfp_store import StoreReference, environment_entries
+from kfp_distributed.storage.kubeflow.kfp_store import StoreReference, environment_entries
 
 _RUN = f"{DEFAULT_PIPELINE_ROOT}/PIPELINE/RUN"
 _URIS: dict[str, Any] = {

@@ -51,7 +51,7 @@ from kfp_distributed.components.train.run.runners.kubernetes.create.preflight im
 from kfp_distributed.library.archive import library_name
 from kfp_distributed.library.content import content_hash, read_library
 from kfp_distributed.storage.errors import StorageError
-from kfp_distributed.storage.kfp_store import StoreReference
+from kfp_distributed.storage.kubeflow.kfp_store import StoreReference
 from kfp_distributed.storage.opener import open_store
 
 T = TypeVar("T")

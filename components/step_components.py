@@ -13,7 +13,7 @@ from kfp_distributed.components.kfp_interface.step_packages import PACKAGES
 from kfp_distributed.components.predict.component import predict
 from kfp_distributed.components.prepare_data.component import prepare_data
 from kfp_distributed.components.train.component import train
-from kfp_distributed.trainers.requirements import replica_images
+from kfp_distributed.trainers.programs.requirements import replica_images
 
 _RUN_MODELS = ("evaluate", "predict")
 """Steps that run models, and need TensorFlow and ONNX Runtime."""

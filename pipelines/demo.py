@@ -22,7 +22,7 @@ from kfp_distributed.pipelines.run_view import RunView
 from kfp_distributed.pipelines.train_and_deploy import train_and_deploy
 from kfp_distributed.pipelines.train_and_export import DIGITS_DISTRIBUTION
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, read_batches
-from kfp_distributed.trainers.program import TRAINERS
+from kfp_distributed.trainers.programs.program import TRAINERS
 
 _UPDATES = {"batch_size": 96, "learning_rate": 0.003}
 """A third of the updates of a batch of 32, the default. Each costs several workers on one machine some 50 ms, whatever

@@ -34,7 +34,7 @@ from kfp_distributed.pipelines.run_view import RunView
 from kfp_distributed.processes.group import ProcessGroup
 from kfp_distributed.processes.guard import Process, process_table
 from kfp_distributed.storage import embedded_object_store
-from kfp_distributed.storage.buckets import EMBEDDED_STORE_VARIABLE
+from kfp_distributed.storage.object_stores.buckets import EMBEDDED_STORE_VARIABLE
 
 _STEP_END_SECONDS = 20.0
 """Seconds until an interrupted step is killed. kfp waits 0.25 s; replicas take up to 5 s to end."""

@@ -1,9 +1,8 @@
 """Read and write S3 object stores and local folders."""
 
-from kfp_distributed.storage.credentials import Credentials, credentials_from_environment
-from kfp_distributed.storage.embedded import EmbeddedStore, embedded_object_store
 from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, StorageError
 from kfp_distributed.storage.files import FileEntry, describe_folder, sha256_of
+from kfp_distributed.storage.kubeflow.credentials import Credentials, credentials_from_environment
 from kfp_distributed.storage.model import (
     MODEL_MANIFEST,
     ModelIncomplete,
@@ -11,6 +10,7 @@ from kfp_distributed.storage.model import (
     verify_model,
     verify_model_folder,
 )
+from kfp_distributed.storage.object_stores.embedded import EmbeddedStore, embedded_object_store
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Entry, ObjectRange, Store
 from kfp_distributed.storage.uri import Location, join_uri, parse_uri

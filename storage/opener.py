@@ -1,8 +1,8 @@
 """Open the store of an address."""
 
-from kfp_distributed.storage.credentials import Credentials, credentials_from_environment
 from kfp_distributed.storage.folder import FolderStore
-from kfp_distributed.storage.s3 import S3Store
+from kfp_distributed.storage.kubeflow.credentials import Credentials, credentials_from_environment
+from kfp_distributed.storage.object_stores.s3 import S3Store
 from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import parse_uri
 

@@ -21,7 +21,7 @@ import debian_torch
 import pytest
 
 from kfp_distributed.components.step_components import PACKAGES
-from kfp_distributed.trainers.requirements import REPLICA_KINDS, image_name, requirements_of, variable_of
+from kfp_distributed.trainers.programs.requirements import REPLICA_KINDS, image_name, requirements_of, variable_of
 
 ROOT = Path(__file__).parents[1]
 

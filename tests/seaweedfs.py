@@ -18,7 +18,7 @@ import pytest
 
 from kfp_distributed.components.train.run.runners.local.ports import free_ports
 from kfp_distributed.processes.group import ProcessGroup
-from kfp_distributed.storage.embedded import EmbeddedStore, embedded_object_store
+from kfp_distributed.storage.object_stores.embedded import EmbeddedStore, embedded_object_store
 
 # The S3 server answers 4 s after the start on an idle machine.
 _START_SECONDS = 120

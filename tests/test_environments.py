@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from environments import TEST_ENVIRONMENTS, environment, program, trainer_python
 
-from kfp_distributed.trainers.requirements import variable_of
+from kfp_distributed.trainers.programs.requirements import variable_of
 
 pytestmark = pytest.mark.takes(7)
 

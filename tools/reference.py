@@ -23,9 +23,9 @@ from kfp_distributed.components.train.describe.distributions import KEYS, TYPES,
 from kfp_distributed.pipelines.train_and_deploy import train_and_deploy
 from kfp_distributed.pipelines.train_and_export import train_and_export
 from kfp_distributed.storage.dataset import Column, DatasetManifest
-from kfp_distributed.storage.kfp_backend import RELIANCES
+from kfp_distributed.storage.kubeflow.kfp_backend import RELIANCES
 from kfp_distributed.storage.model import ModelManifest
-from kfp_distributed.trainers.program import ELASTIC, FOLDERS, TRAINERS, parse_program
+from kfp_distributed.trainers.programs.program import ELASTIC, FOLDERS, TRAINERS, parse_program
 from kfp_distributed.trainers.training_parameters import TrainingParameters
 
 ROOT = Path(__file__).parents[1]

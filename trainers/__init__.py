@@ -1,6 +1,6 @@
 """The code that runs in the replicas of a training job: the entry program and the trainers."""
 
-from kfp_distributed.trainers.authoring import train_specification
-from kfp_distributed.trainers.program import FOLDERS, TRAINERS, Program, check_parameters, parse_program
+from kfp_distributed.trainers.programs.authoring import train_specification
+from kfp_distributed.trainers.programs.program import FOLDERS, TRAINERS, Program, check_parameters, parse_program
 
 __all__ = ["FOLDERS", "TRAINERS", "Program", "check_parameters", "parse_program", "train_specification"]

@@ -11,12 +11,13 @@ import tf_keras
 
 from kfp_distributed.storage.dataset import DatasetManifest, parts_of_rank, width
 from kfp_distributed.trainers.architecture import has_epochs_left, keep_scales
-from kfp_distributed.trainers.best_epoch import choose_epoch
-from kfp_distributed.trainers.divergence import end_if_diverged
-from kfp_distributed.trainers.evaluator import evaluate_checkpoints
-from kfp_distributed.trainers.keras_best import follow_checkpoints
-from kfp_distributed.trainers.keras_export import export_model
-from kfp_distributed.trainers.keras_fit import (
+from kfp_distributed.trainers.epochs.best_epoch import choose_epoch
+from kfp_distributed.trainers.epochs.divergence import end_if_diverged
+from kfp_distributed.trainers.epochs.position import plan_of_rows
+from kfp_distributed.trainers.keras_training.evaluator import evaluate_checkpoints
+from kfp_distributed.trainers.keras_training.keras_best import follow_checkpoints
+from kfp_distributed.trainers.keras_training.keras_export import export_model
+from kfp_distributed.trainers.keras_training.keras_fit import (
     compile_model,
     has_finite_weights,
     keep_checkpoints,
@@ -24,9 +25,8 @@ from kfp_distributed.trainers.keras_fit import (
     read_data,
     steps_at_once,
 )
-from kfp_distributed.trainers.keras_model import build_model, log_scalars, score
-from kfp_distributed.trainers.keras_steps import EpochSteps, fit_from, follow_steps
-from kfp_distributed.trainers.position import plan_of_rows
+from kfp_distributed.trainers.keras_training.keras_model import build_model, log_scalars, score
+from kfp_distributed.trainers.keras_training.keras_steps import EpochSteps, fit_from, follow_steps
 from kfp_distributed.trainers.runtime.data_loading.feed import (
     Epoch,
     describe_batch,

@@ -49,7 +49,7 @@ def save_sharded(state: Mapping[str, object], step: int, *, wait: bool = False) 
         ValueError: An object cannot be saved.
     """
     _require_torch("save_sharded")
-    from kfp_distributed.trainers import torch_sharding
+    from kfp_distributed.trainers.torch_training import torch_sharding
 
     return torch_sharding.save(state, step, wait)
 
@@ -73,7 +73,7 @@ def load_sharded(state: Mapping[str, object]) -> int | None:
         ValueError: The checkpoint is of other objects.
     """
     _require_torch("load_sharded")
-    from kfp_distributed.trainers import torch_sharding
+    from kfp_distributed.trainers.torch_training import torch_sharding
 
     return torch_sharding.load(state)
 
@@ -85,7 +85,7 @@ def is_ending() -> bool:
     each step, call `save_sharded`, and return. All replicas are restarted then.
     """
     _require_torch("is_ending")
-    from kfp_distributed.trainers import torch_sharding
+    from kfp_distributed.trainers.torch_training import torch_sharding
 
     return torch_sharding.is_ending()
 

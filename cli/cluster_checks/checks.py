@@ -16,7 +16,7 @@ from kfp_distributed.components.train.describe.specification import (
     DistributionType,
     OperatorKey,
 )
-from kfp_distributed.storage.kfp_backend import STORE_SECRET
+from kfp_distributed.storage.kubeflow.kfp_backend import STORE_SECRET
 
 CheckLevel = Literal["ok", "warning", "failed"]
 

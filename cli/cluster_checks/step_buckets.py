@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from kfp_distributed.cli.cluster_checks.checks import Check, Refusal
 from kfp_distributed.cli.setup.libraries import has_library
 from kfp_distributed.components.model_versions.addresses import export_root, models_folder
-from kfp_distributed.storage.kfp_store import StoreReference
+from kfp_distributed.storage.kubeflow.kfp_store import StoreReference
 from kfp_distributed.storage.uri import parse_uri
 
 

@@ -5,8 +5,8 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from kfp_distributed.cli.cluster_checks.checks import Check, Question, Refusal
-from kfp_distributed.storage.buckets import creation_command, port_forward
-from kfp_distributed.storage.kfp_store import WHAT_TO_SET, StoreReference
+from kfp_distributed.storage.kubeflow.kfp_store import WHAT_TO_SET, StoreReference
+from kfp_distributed.storage.object_stores.buckets import creation_command, port_forward
 from kfp_distributed.storage.uri import parse_uri
 
 

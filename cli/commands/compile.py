@@ -9,7 +9,7 @@ import click
 from kfp_distributed.cli.options import WrongArgument
 from kfp_distributed.components.kfp_interface.delivery import EVALUATE_IMAGE_VARIABLE, Delivery
 from kfp_distributed.pipelines.specs import write_specs
-from kfp_distributed.trainers.requirements import REPLICA_KINDS, checked_image
+from kfp_distributed.trainers.programs.requirements import REPLICA_KINDS, checked_image
 
 
 @click.command()

@@ -25,7 +25,7 @@ from kfp_distributed.cli.setup.libraries import StepLibrary, read_pipeline, read
 from kfp_distributed.cli.survey import survey
 from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.describe.distributions import parse_distribution
-from kfp_distributed.trainers.requirements import image_of
+from kfp_distributed.trainers.programs.requirements import image_of
 
 
 @click.command()

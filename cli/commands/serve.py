@@ -17,8 +17,8 @@ from kfp_distributed.components.model_formats.load import load_model
 from kfp_distributed.components.model_server.http_server import ModelServer, ServedModel
 from kfp_distributed.components.model_versions.aliases import resolve
 from kfp_distributed.components.predict.asked_model.model_folder import download_model
-from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.kubeflow.credentials import Credentials
 from kfp_distributed.storage.model import ModelIncomplete, read_model_folder
 
 REST_PORT = 8501

@@ -11,8 +11,8 @@ from kfp_distributed.components.train.describe.task_path import format_task
 from kfp_distributed.components.train.run.shown_progress.log_entry import LogEntry
 from kfp_distributed.components.train.tell.stored_log import read_log
 from kfp_distributed.components.train.tell.training_summary import INDEX, LOGS, REPORT, TrainingSummary
-from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.errors import KeyNotFound
+from kfp_distributed.storage.kubeflow.credentials import Credentials
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store

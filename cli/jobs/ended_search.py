@@ -10,8 +10,8 @@ from kfp_distributed.cli.jobs.job_search import missing_job
 from kfp_distributed.cli.pipeline_store import StoreNotReached, bucket_words, pipeline_store
 from kfp_distributed.cluster_api.client import ClusterApi
 from kfp_distributed.components.train.tell.training_summary import TrainingSummary
-from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.kubeflow.credentials import Credentials
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import yaml  # type: ignore[import-untyped]
 from kfp_distributed.cli.setup.libraries import library_fault
 from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.library.archive import HASH_ANNOTATION, VERSION_LABEL, library_config_map
-from kfp_distributed.storage.kfp_backend import STEP_ACCOUNT
+from kfp_distributed.storage.kubeflow.kfp_backend import STEP_ACCOUNT
 
 ROLE, TRAINER_ROLE, DEPLOY_ROLE = "kfp-distributed-train", "kfp-distributed-trainer", "kfp-distributed-deploy-model"
 """Names of the Role of the steps, of the one for Kubeflow Trainer, and of the one of the step `deploy_model`."""

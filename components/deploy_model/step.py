@@ -24,9 +24,9 @@ from kfp_distributed.components.model_versions.aliases import resolve
 from kfp_distributed.components.train.run.runners.choose import kind_of_runner
 from kfp_distributed.components.train.tell.log_format import log
 from kfp_distributed.storage.errors import StorageError
-from kfp_distributed.storage.placeholders import refuse_placeholders
+from kfp_distributed.storage.kubeflow.placeholders import refuse_placeholders
+from kfp_distributed.storage.kubeflow.task_folder import parse_task_folder
 from kfp_distributed.storage.store import Store
-from kfp_distributed.storage.task_folder import parse_task_folder
 
 
 class DeployedModel(NamedTuple):

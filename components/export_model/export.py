@@ -45,16 +45,16 @@ from kfp_distributed.components.model_versions.versions import (
     next_version,
     read_complete,
 )
-from kfp_distributed.storage.buckets import require_bucket
 from kfp_distributed.storage.errors import KeyNotFound
 from kfp_distributed.storage.files import FileEntry, hash_stream
+from kfp_distributed.storage.kubeflow.placeholders import refuse_placeholders
+from kfp_distributed.storage.kubeflow.task_folder import parse_task_folder
 from kfp_distributed.storage.model import MODEL_MANIFEST
 from kfp_distributed.storage.model_format import SERVED_FILES
+from kfp_distributed.storage.object_stores.buckets import require_bucket
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.parallel import PARALLEL_REQUESTS, PARALLEL_TRANSFERS, run_in_parallel
-from kfp_distributed.storage.placeholders import refuse_placeholders
 from kfp_distributed.storage.store import Store
-from kfp_distributed.storage.task_folder import parse_task_folder
 from kfp_distributed.storage.uri import join_uri, uri_beside
 
 _ATTEMPTS = 8

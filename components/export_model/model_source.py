@@ -18,9 +18,9 @@ from kfp_distributed.storage.model import (
     verify_model,
     verify_model_folder,
 )
-from kfp_distributed.storage.multipart import is_etag_of
+from kfp_distributed.storage.object_stores.multipart import is_etag_of
+from kfp_distributed.storage.object_stores.s3 import ObjectState, S3Store
 from kfp_distributed.storage.opener import open_store
-from kfp_distributed.storage.s3 import ObjectState, S3Store
 from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import parse_uri
 from kfp_distributed.trainers.runtime.outputs.served_signature import served_signature

@@ -8,8 +8,8 @@ from kfp_distributed.components.export_model.export import Exported, run_export
 from kfp_distributed.components.export_model.version_record import read_record
 from kfp_distributed.components.kfp_interface.artifacts import Artifact
 from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.kubeflow.placeholders import refuse_placeholders
 from kfp_distributed.storage.model import ModelIncomplete
-from kfp_distributed.storage.placeholders import refuse_placeholders
 
 
 def run_step(

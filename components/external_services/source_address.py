@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 from kfp_distributed.components.external_services.http_requests import request_for
 from kfp_distributed.components.external_services.source_drivers import DRIVERS, driver_of
 from kfp_distributed.library.address_secrets import without_secrets
-from kfp_distributed.storage.credentials import credentials_from_environment
 from kfp_distributed.storage.errors import StorageError
-from kfp_distributed.storage.s3 import S3Store
+from kfp_distributed.storage.kubeflow.credentials import credentials_from_environment
+from kfp_distributed.storage.object_stores.s3 import S3Store
 from kfp_distributed.storage.uri import Location, parse_uri
 
 DIGITS = "digits"

@@ -4,7 +4,7 @@ from kfp_distributed.components.external_services.source_address import DIGITS
 from kfp_distributed.components.fingerprint_source.fingerprint import fingerprint
 from kfp_distributed.components.fingerprint_source.states import file_states
 from kfp_distributed.library.address_secrets import without_secrets
-from kfp_distributed.storage.placeholders import refuse_placeholders
+from kfp_distributed.storage.kubeflow.placeholders import refuse_placeholders
 
 
 def run_step(*, source: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kfp_distributed.library.address_secrets import mask_secrets
-from kfp_distributed.trainers.requirements import checked_image
+from kfp_distributed.trainers.programs.requirements import checked_image
 
 IMAGE_VARIABLE = "KFP_DISTRIBUTED_IMAGE"
 """Environment variable with the image of the steps, and of `evaluate` and `predict` unless its own is set."""

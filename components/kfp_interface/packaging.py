@@ -14,7 +14,7 @@ from kfp_distributed.components.kfp_interface.input_values import accept_input_v
 from kfp_distributed.components.kfp_interface.kfp_internals import NeverCached, StepComponent
 from kfp_distributed.library.archive import library_name
 from kfp_distributed.library.content import content_hash, read_library
-from kfp_distributed.trainers.requirements import STOCK_IMAGE
+from kfp_distributed.trainers.programs.requirements import STOCK_IMAGE
 
 # As kfp's own shell, except that it starts the program, which then starts kfp's executor. `kfp.local` of kfp 2.17 finds
 # the program by the quoted path and "$@".

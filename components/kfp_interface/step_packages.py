@@ -1,6 +1,6 @@
 """Requirements of the steps, in pip's notation, and of the pods that prepare data."""
 
-from kfp_distributed.trainers.requirements import STORE, TENSORFLOW
+from kfp_distributed.trainers.programs.requirements import STORE, TENSORFLOW
 
 _ARROW = ("numpy>=1.26,<3", "pyarrow>=19,<27")
 

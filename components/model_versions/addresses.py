@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from kfp_distributed.components.model_versions.versions import LARGEST_VERSION
-from kfp_distributed.storage.task_folder import pipeline_root
+from kfp_distributed.storage.kubeflow.task_folder import pipeline_root
 from kfp_distributed.storage.uri import parse_uri
 
 LATEST = "latest"

@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from kfp_distributed.components.model_versions.addresses import LATEST, check_alias, parse_alias_address
 from kfp_distributed.components.model_versions.claims import CLAIMS, Claim, hold
 from kfp_distributed.components.model_versions.versions import VersionRefused, read_complete, version_numbers
-from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.errors import KeyNotFound
+from kfp_distributed.storage.kubeflow.credentials import Credentials
 from kfp_distributed.storage.model import MODEL_MANIFEST
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store

@@ -21,8 +21,8 @@ from kfp_distributed.components.train.tell.step_log import StepLog
 from kfp_distributed.components.worker_pool.worker_choice import engine_of, parse_workers, pod_runner
 from kfp_distributed.components.worker_pool.worker_run import WorkersFailed
 from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.kubeflow.placeholders import refuse_placeholders
 from kfp_distributed.storage.model import ModelIncomplete
-from kfp_distributed.storage.placeholders import refuse_placeholders
 
 _LOG = StepLog(print_entry)
 

@@ -26,7 +26,7 @@ from kfp_distributed.components.worker_pool.worker_choice import Workers, engine
 from kfp_distributed.components.worker_pool.worker_run import WorkersFailed
 from kfp_distributed.library.address_secrets import without_secrets
 from kfp_distributed.storage.errors import StorageError, one_line
-from kfp_distributed.storage.placeholders import refuse_placeholders
+from kfp_distributed.storage.kubeflow.placeholders import refuse_placeholders
 from kfp_distributed.storage.shards import fetch_manifest
 
 _LOG = StepLog(print_entry)

@@ -37,7 +37,7 @@ from kfp_distributed.components.train.tell.step_log import StepLog
 from kfp_distributed.reports.page import render_page
 from kfp_distributed.storage.dataset import DATASET_MANIFEST
 from kfp_distributed.storage.errors import StorageError
-from kfp_distributed.storage.placeholders import refuse_placeholders
+from kfp_distributed.storage.kubeflow.placeholders import refuse_placeholders
 
 _PROGRAM_TEXTS = ("train_specification.source", "train_specification.command")
 

@@ -10,9 +10,9 @@ from kfp_distributed.components.train.describe.task_path import TaskPath
 from kfp_distributed.components.train.describe.topology import Replica, plan_topology
 from kfp_distributed.components.train.describe.training_job import TrainingJob
 from kfp_distributed.components.train.run.training_request.request import job_name, label_value
-from kfp_distributed.storage.kfp_backend import RUNTIME_VARIABLE
+from kfp_distributed.storage.kubeflow.kfp_backend import RUNTIME_VARIABLE
 from kfp_distributed.storage.uri import join_uri
-from kfp_distributed.trainers.requirements import STOCK_IMAGE
+from kfp_distributed.trainers.programs.requirements import STOCK_IMAGE
 from kfp_distributed.trainers.runtime.job_description import JobDescription
 
 # As in a step, whose image has kfp without its compiler.

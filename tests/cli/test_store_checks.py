@@ -16,7 +16,7 @@ from kfp_distributed.cli.cluster_checks.step_buckets import (
 )
 from kfp_distributed.cli.cluster_checks.store_checks import BucketAnswer, judge_bucket, judge_store
 from kfp_distributed.cli.setup.libraries import read_pipeline
-from kfp_distributed.storage.kfp_store import StoreReference
+from kfp_distributed.storage.kubeflow.kfp_store import StoreReference
 
 STORE = StoreReference("minio-service.kubeflow:9000", "mlpipeline-minio-artifact", "team")
 

@@ -21,7 +21,7 @@ from kfp_distributed.components import Delivery, prepare_data
 from kfp_distributed.components.kfp_interface.delivery import IMAGE_VARIABLE
 from kfp_distributed.pipelines.specs import write_specs
 from kfp_distributed.storage import credentials_from_environment, open_store
-from kfp_distributed.trainers.requirements import variable_of
+from kfp_distributed.trainers.programs.requirements import variable_of
 
 ADDITIONS = {
     "trainer": ("trainer.kubeflow.org", "Kubeflow Trainer 2.3"),

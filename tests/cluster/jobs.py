@@ -17,7 +17,7 @@ from kubernetes import client
 
 from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.pods import replica_of
 from kfp_distributed.components.train.run.training_request.request import job_name
-from kfp_distributed.storage.kfp_backend import RUNTIME_VARIABLE
+from kfp_distributed.storage.kubeflow.kfp_backend import RUNTIME_VARIABLE
 
 SECONDS = 50
 """Maximum seconds until a failure is reported on a busy machine.

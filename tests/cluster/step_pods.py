@@ -8,7 +8,7 @@ from pathlib import Path
 from compiled import executors
 from kubernetes import watch
 
-from kfp_distributed.trainers.requirements import STOCK_IMAGE
+from kfp_distributed.trainers.programs.requirements import STOCK_IMAGE
 
 _RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 

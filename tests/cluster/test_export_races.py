@@ -13,7 +13,7 @@ from export_race_checks import (
 from minio import Minio
 
 from kfp_distributed.components.export_model.model_source import open_source
-from kfp_distributed.storage.credentials import credentials_from_environment
+from kfp_distributed.storage.kubeflow.credentials import credentials_from_environment
 from kfp_distributed.storage.opener import open_store
 
 pytestmark = pytest.mark.cluster

@@ -13,7 +13,7 @@ from minio import Minio
 from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.cluster_api.reader import reader
 from kfp_distributed.storage import Credentials, credentials_from_environment, open_store
-from kfp_distributed.storage.kfp_store import (
+from kfp_distributed.storage.kubeflow.kfp_store import (
     StoreReference,
     environment_entries,
     find_object_store,

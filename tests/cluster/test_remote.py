@@ -27,7 +27,7 @@ from kfp_distributed.components.train.run.identity import identify_training
 from kfp_distributed.components.train.run.training_request.request import job_name
 from kfp_distributed.components.train.tell.log_format import log
 from kfp_distributed.storage import credentials_from_environment, open_store
-from kfp_distributed.storage.kfp_store import find_object_store
+from kfp_distributed.storage.kubeflow.kfp_store import find_object_store
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 

@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from kfp_distributed.components.kfp_interface.step_packages import DASK, PACKAGES, PREDICTION, PREPARATION
 from kfp_distributed.components.predict.prediction_pods import prediction_job as predict
 from kfp_distributed.components.prepare_data.preparation_pods import preparation_request as prepare_data
-from kfp_distributed.trainers.requirements import ENTRY
+from kfp_distributed.trainers.programs.requirements import ENTRY
 
 pytestmark = pytest.mark.takes(14)
 

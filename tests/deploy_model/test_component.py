@@ -12,9 +12,9 @@ from kfp_distributed.components.deploy_model.component import deploy_model
 from kfp_distributed.components.deploy_model.step import run_step
 from kfp_distributed.components.export_model.export import run_export
 from kfp_distributed.pipelines.specs import write_specs
-from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
+from kfp_distributed.storage.object_stores.embedded import embedded_object_store
 from kfp_distributed.storage.opener import open_store
 
 pytestmark = pytest.mark.takes(17)

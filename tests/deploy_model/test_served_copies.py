@@ -6,9 +6,9 @@ from faulty_proxy import faulty_proxy
 from kfp_distributed.components.deploy_model.exported_version import ExportedVersion
 from kfp_distributed.components.deploy_model.served_copies import ServedCopies, copy_uri
 from kfp_distributed.components.model_versions.inspection import list_models
-from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.errors import KeyNotFound
 from kfp_distributed.storage.files import FileEntry
+from kfp_distributed.storage.object_stores.embedded import embedded_object_store
 from kfp_distributed.storage.opener import open_store
 
 pytestmark = pytest.mark.takes(2)

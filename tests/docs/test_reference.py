@@ -25,10 +25,10 @@ from kfp_distributed.components.train.describe.manifests.train_job import DISTRI
 from kfp_distributed.components.train.run.facts import Level, State
 from kfp_distributed.components.train.run.shown_progress.progress_annotations import ALL_ANNOTATIONS
 from kfp_distributed.components.train.tell.log_format import parse_line
-from kfp_distributed.storage.kfp_backend import RELIANCES
+from kfp_distributed.storage.kubeflow.kfp_backend import RELIANCES
 from kfp_distributed.storage.model import MODEL_MANIFEST
 from kfp_distributed.trainers import TRAINERS
-from kfp_distributed.trainers.requirements import variable_of
+from kfp_distributed.trainers.programs.requirements import variable_of
 from kfp_distributed.trainers.runtime.job_description import EVALUATOR_METRICS, TENSORBOARD, TRAINING_METRICS
 from kfp_distributed.trainers.runtime.monitoring.progress import Progress, parse_progress
 from kfp_distributed.trainers.runtime.monitoring.samples import Sample, split_sample

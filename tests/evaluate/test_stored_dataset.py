@@ -9,8 +9,8 @@ from kfp import dsl
 from kfp_distributed.components.evaluate.evaluation import run_evaluation
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest
-from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.errors import ChecksumMismatch
+from kfp_distributed.storage.object_stores.embedded import embedded_object_store
 from kfp_distributed.storage.shards import read_stored_batches
 
 pytestmark = pytest.mark.takes(2)

@@ -8,9 +8,9 @@ from kfp import dsl
 
 from kfp_distributed.components.export_model.export import run_export
 from kfp_distributed.components.model_versions import claims
-from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
+from kfp_distributed.storage.object_stores.embedded import embedded_object_store
 from kfp_distributed.storage.opener import open_store
 
 

@@ -21,7 +21,7 @@ import sys, time
 from itertools import count
 from kfp import dsl
 from kfp_distributed.components.export_model.export import run_export
-from kfp_distributed.storage.s3 import S3Store
+from kfp_distributed.storage.object_stores.s3 import S3Store
 folder, bucket, manifest = sys.argv[1:]
 copy, copies = S3Store.copy, count(1)
 def copy_and_pause(*arguments):

@@ -6,8 +6,8 @@ from kfp_distributed.components.export_model.export import publish
 from kfp_distributed.components.export_model.model_source import open_source
 from kfp_distributed.components.model_versions.claims import LEASE_SECONDS, Claim, LeaseLost, hold
 from kfp_distributed.storage.files import list_files
+from kfp_distributed.storage.object_stores.s3 import S3Store
 from kfp_distributed.storage.opener import open_store
-from kfp_distributed.storage.s3 import S3Store
 
 pytestmark = pytest.mark.takes(3)
 

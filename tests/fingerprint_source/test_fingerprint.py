@@ -10,9 +10,9 @@ import pytest
 from kfp_distributed.components.fingerprint_source.fingerprint import FileState, fingerprint
 from kfp_distributed.components.fingerprint_source.step import run_step
 from kfp_distributed.components.prepare_data.sources.fetch import local_copy
-from kfp_distributed.storage.embedded import embedded_object_store
+from kfp_distributed.storage.object_stores.embedded import embedded_object_store
+from kfp_distributed.storage.object_stores.s3 import S3Store
 from kfp_distributed.storage.opener import open_store
-from kfp_distributed.storage.s3 import S3Store
 
 pytestmark = pytest.mark.takes(2)
 

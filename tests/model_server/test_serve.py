@@ -22,9 +22,9 @@ from kfp_distributed.cli.commands.serve import name_and_version
 from kfp_distributed.components.model_formats.onnx_model import OnnxModel
 from kfp_distributed.components.model_server.http_server import LARGEST_BODY
 from kfp_distributed.storage.dataset import Column
-from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
+from kfp_distributed.storage.object_stores.embedded import embedded_object_store
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.trainers.onnx_inputs import with_column_inputs
 

@@ -21,7 +21,7 @@ from kfp_distributed.pipelines.local_run import local_run
 from kfp_distributed.pipelines.train_and_deploy import train_and_deploy
 from kfp_distributed.pipelines.train_and_export import train_and_export
 from kfp_distributed.storage import open_store
-from kfp_distributed.trainers.requirements import variable_of
+from kfp_distributed.trainers.programs.requirements import variable_of
 
 pytestmark = pytest.mark.takes(63)
 

@@ -14,8 +14,8 @@ from kfp_distributed.components.predict.reading import source_rows
 from kfp_distributed.components.predict.step import run_step
 from kfp_distributed.components.worker_pool.dask_engine import DaskEngine
 from kfp_distributed.processes import ProcessGroup
-from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.model import ModelIncomplete
+from kfp_distributed.storage.object_stores.embedded import embedded_object_store
 from kfp_distributed.storage.opener import open_store
 
 pytestmark = pytest.mark.takes(16)

@@ -23,7 +23,7 @@ from kfp_distributed.components.worker_pool.dask_engine import DaskEngine
 from kfp_distributed.components.worker_pool.stored_tasks import StoredTasks
 from kfp_distributed.processes import ProcessGroup
 from kfp_distributed.storage import open_store
-from kfp_distributed.storage.embedded import embedded_object_store
+from kfp_distributed.storage.object_stores.embedded import embedded_object_store
 
 pytestmark = pytest.mark.takes(80)
 

@@ -21,7 +21,7 @@ from kfp_distributed.components.prepare_data.sources import download_limit
 from kfp_distributed.components.prepare_data.sources.download_limit import DownloadLimit, SourceTooLarge, parse_limit
 from kfp_distributed.components.prepare_data.sources.fetch import local_copy
 from kfp_distributed.components.train.run.runners.local.ports import free_ports
-from kfp_distributed.storage.embedded import embedded_object_store
+from kfp_distributed.storage.object_stores.embedded import embedded_object_store
 from kfp_distributed.storage.opener import open_store
 
 pytestmark = pytest.mark.takes(31)

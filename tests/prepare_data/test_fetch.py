@@ -14,7 +14,7 @@ from kfp_distributed.components.external_services import source_address
 from kfp_distributed.components.external_services.http_redirects import may_know_password
 from kfp_distributed.components.prepare_data.sources.fetch import local_copy
 from kfp_distributed.library.address_secrets import without_secrets
-from kfp_distributed.storage.embedded import embedded_object_store
+from kfp_distributed.storage.object_stores.embedded import embedded_object_store
 from kfp_distributed.storage.opener import open_store
 
 pytestmark = pytest.mark.takes(7)

@@ -43,7 +43,7 @@ from kfp_distributed.components.worker_pool.worker_run import WorkersFailed
 from kfp_distributed.processes import ProcessGroup
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.dataset import DatasetManifest
-from kfp_distributed.storage.embedded import embedded_object_store
+from kfp_distributed.storage.object_stores.embedded import embedded_object_store
 from kfp_distributed.trainers.runtime.job_description import JOB_VARIABLE, LOST_SECONDS_VARIABLE
 
 pytestmark = pytest.mark.takes(28)

@@ -8,8 +8,8 @@ import pytest
 from kfp_distributed.components.prepare_data.writing.stored_shards import shards_uri
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
-from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.object_stores.embedded import embedded_object_store
 from kfp_distributed.storage.shards import fetch_manifest, fetch_shards
 
 pytestmark = pytest.mark.takes(4)

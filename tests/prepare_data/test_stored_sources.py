@@ -33,10 +33,10 @@ from kfp_distributed.components.prepare_data.tables import (
 )
 from kfp_distributed.components.worker_pool.dask_engine import DaskEngine
 from kfp_distributed.components.worker_pool.stored_tasks import StoredTasks
-from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, StorageError
+from kfp_distributed.storage.object_stores.embedded import embedded_object_store
+from kfp_distributed.storage.object_stores.s3 import S3Store
 from kfp_distributed.storage.opener import open_store
-from kfp_distributed.storage.s3 import S3Store
 
 pytestmark = pytest.mark.takes(80)
 

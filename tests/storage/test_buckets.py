@@ -5,8 +5,8 @@ import re
 import pytest
 
 from kfp_distributed.storage import open_store
-from kfp_distributed.storage.buckets import EMBEDDED_STORE_VARIABLE, require_bucket
 from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.object_stores.buckets import EMBEDDED_STORE_VARIABLE, require_bucket
 
 
 def test_a_missing_bucket_is_refused_and_not_created(server):

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from kfp_distributed.storage import Credentials, credentials_from_environment
-from kfp_distributed.storage import credentials as module
+from kfp_distributed.storage.kubeflow import credentials as module
 
 KEYS = {"AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "hush"}
 _SET_KEYS = "set AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"

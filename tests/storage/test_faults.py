@@ -13,10 +13,11 @@ from faulty_proxy import Fault, faulty_proxy
 from store_contract import content, entry, fill
 
 from kfp_distributed.components.train.run.runners.local.ports import free_ports
-from kfp_distributed.storage import ChecksumMismatch, KeyNotFound, StorageError, open_store, s3
+from kfp_distributed.storage import ChecksumMismatch, KeyNotFound, StorageError, open_store
 from kfp_distributed.storage.answers import has_answered
 from kfp_distributed.storage.errors import StoreAway
-from kfp_distributed.storage.s3 import S3Store
+from kfp_distributed.storage.object_stores import s3
+from kfp_distributed.storage.object_stores.s3 import S3Store
 from kfp_distributed.storage.uri import parse_endpoint
 
 pytestmark = pytest.mark.takes(30)

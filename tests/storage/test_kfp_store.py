@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from kfp_distributed.cluster_api.reader import MayNotRead
-from kfp_distributed.storage.kfp_store import (
+from kfp_distributed.storage.kubeflow.kfp_store import (
     StoreReference,
     environment_entries,
     find_object_store,

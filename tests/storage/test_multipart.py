@@ -9,7 +9,8 @@ from faulty_proxy import Fault
 from seaweedfs import on_each_store
 from store_contract import entry, fill
 
-from kfp_distributed.storage import StorageError, multipart
+from kfp_distributed.storage import StorageError
+from kfp_distributed.storage.object_stores import multipart
 
 pytestmark = [on_each_store, pytest.mark.takes(11)]
 BIG = os.urandom(20 << 20)  # Three parts.

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from kfp_distributed.storage.placeholders import refuse_placeholders
+from kfp_distributed.storage.kubeflow.placeholders import refuse_placeholders
 
 PROGRAM_TEXTS = ("train_specification.source", "train_specification.command")
 

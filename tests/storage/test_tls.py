@@ -9,7 +9,7 @@ import pytest
 
 from kfp_distributed.processes import ProcessGroup
 from kfp_distributed.storage import Credentials, StorageError, credentials_from_environment, open_store
-from kfp_distributed.storage.embedded import rclone
+from kfp_distributed.storage.object_stores.embedded import rclone
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from kfp_distributed.components.train.run.runners.choose import (
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.tell.log_format import log
 from kfp_distributed.pipelines.local_run import local_run
-from kfp_distributed.storage.kfp_store import SECRET_VARIABLE, StoreReference
+from kfp_distributed.storage.kubeflow.kfp_store import SECRET_VARIABLE, StoreReference
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from kfp_distributed.components.train.run.identity import (
 )
 from kfp_distributed.components.train.run.training_request.request import job_name
 from kfp_distributed.components.train.tell.log_format import log
-from kfp_distributed.storage.task_folder import TaskFolder, parse_task_folder, pipeline_root
+from kfp_distributed.storage.kubeflow.task_folder import TaskFolder, parse_task_folder, pipeline_root
 
 RUN_A = "4f5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11"
 RUN_B = "c1d2e3f4-0000-4111-8222-333344445555"

@@ -5,7 +5,7 @@ import pytest
 from kfp_distributed.components.train.describe.distributions import parse_distribution
 from kfp_distributed.components.train.describe.mpirun import elastic_horovodrun, horovodrun, mpirun
 from kfp_distributed.components.train.run.runners.local.interpreter import find_python, mpi_command
-from kfp_distributed.trainers.requirements import STOCK_IMAGE, image_of
+from kfp_distributed.trainers.programs.requirements import STOCK_IMAGE, image_of
 
 HOROVOD = {"trainer": "keras_horovod"}
 

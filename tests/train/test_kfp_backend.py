@@ -27,8 +27,8 @@ from kfp_distributed.components.train.run.runners import choose
 from kfp_distributed.components.train.tell.log_format import log
 from kfp_distributed.components.train.tell.records import Records
 from kfp_distributed.deploy import __file__ as deploy_file
-from kfp_distributed.storage import kfp_backend
-from kfp_distributed.storage.kfp_backend import (
+from kfp_distributed.storage.kubeflow import kfp_backend
+from kfp_distributed.storage.kubeflow.kfp_backend import (
     NODE_NAME_ANNOTATION,
     POD_NAME_VARIABLE,
     POD_UID_VARIABLE,
@@ -36,7 +36,7 @@ from kfp_distributed.storage.kfp_backend import (
     RUN_ID_LABEL,
     TASK_CONFIG_FIELDS,
 )
-from kfp_distributed.storage.task_folder import parse_task_folder
+from kfp_distributed.storage.kubeflow.task_folder import parse_task_folder
 
 RUN = "4f5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11"
 SALT = "11111111-aaaa-4bbb-8ccc-dddddddddddd"

@@ -21,9 +21,9 @@ from kfp_distributed.components.train.run.runners.local.runner import LocalRunne
 from kfp_distributed.components.train.run.stored_metrics import read_metrics
 from kfp_distributed.components.train.run.training_request.request import Request, job_name, plan_job
 from kfp_distributed.components.train.tell.step_log import StepLog
-from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import verify_model_folder
+from kfp_distributed.storage.object_stores.embedded import embedded_object_store
 
 pytestmark = pytest.mark.takes(58)
 

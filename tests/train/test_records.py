@@ -15,7 +15,7 @@ from kfp_distributed.components.train.tell import records, stored_log
 from kfp_distributed.components.train.tell.stored_log import read_log
 from kfp_distributed.components.train.tell.training_summary import LOGS, REPORT, SUMMARY, TrainingSummary
 from kfp_distributed.storage import answers, embedded_object_store, open_store
-from kfp_distributed.storage.kfp_store import SECRET_VARIABLE
+from kfp_distributed.storage.kubeflow.kfp_store import SECRET_VARIABLE
 
 pytestmark = pytest.mark.takes(2)
 

@@ -17,9 +17,9 @@ from kfp_distributed.components.train.run.training_request.resume import (
     training_folder,
 )
 from kfp_distributed.storage import open_store
-from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.folder import FolderStore
+from kfp_distributed.storage.object_stores.embedded import embedded_object_store
 from kfp_distributed.storage.store import BYTES
 from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import (
     complete_checkpoints,

@@ -9,7 +9,7 @@ from kfp_distributed.components.train.run.staging import staged
 from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.components.train.tell.log_format import log
 from kfp_distributed.storage import open_store
-from kfp_distributed.storage.embedded import embedded_object_store
+from kfp_distributed.storage.object_stores.embedded import embedded_object_store
 
 
 @pytest.fixture

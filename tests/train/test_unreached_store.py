@@ -17,7 +17,7 @@ from kfp_distributed.components.train.run.runners.local.ports import free_ports
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
 from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
-from kfp_distributed.storage.embedded import embedded_object_store
+from kfp_distributed.storage.object_stores.embedded import embedded_object_store
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.job_description import JOB_VARIABLE, STORE_AWAY, STORE_UNREACHED
 from kfp_distributed.trainers.runtime.monitoring.samples import split_sample

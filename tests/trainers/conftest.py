@@ -27,8 +27,8 @@ from kfp_distributed.storage.dataset import (
     ShardPart,
     whole_shard,
 )
-from kfp_distributed.storage.embedded import embedded_object_store
 from kfp_distributed.storage.files import sha256_of
+from kfp_distributed.storage.object_stores.embedded import embedded_object_store
 from kfp_distributed.storage.shard_reader import WHOLE_BYTES
 from kfp_distributed.trainers.runtime.data_loading.rank_part import keep_rows
 from kfp_distributed.trainers.runtime.job_description import JobDescription

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kfp_distributed.trainers import parse_program, train_specification
-from kfp_distributed.trainers.function_source import constant_key, unindent
+from kfp_distributed.trainers.programs.function_source import constant_key, unindent
 from kfp_distributed.trainers.runtime.entry import load_function
 
 NUMBERS = itertools.count()

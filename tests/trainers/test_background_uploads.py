@@ -11,7 +11,7 @@ from faulty_proxy import Fault, faulty_proxy
 from hanging_store import hanging
 
 from kfp_distributed.storage import open_store
-from kfp_distributed.storage.multipart import unfinished_uploads
+from kfp_distributed.storage.object_stores.multipart import unfinished_uploads
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import (
     complete_checkpoints,

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from kfp_distributed.trainers.best_epoch import (
+from kfp_distributed.trainers.epochs.best_epoch import (
     BestEpoch,
     EpochChoice,
     choose_epoch,

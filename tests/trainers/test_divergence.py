@@ -10,7 +10,7 @@ from step_lines import into
 from kfp_distributed.components.train.run.launch import TrainingFailed, launch
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.run.training_request.request import Request
-from kfp_distributed.trainers.divergence import end_if_diverged
+from kfp_distributed.trainers.epochs.divergence import end_if_diverged
 
 pytestmark = pytest.mark.takes(45)
 

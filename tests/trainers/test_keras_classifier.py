@@ -103,10 +103,10 @@ def serve_matrix_by_default(folder):
 def test_the_evaluator_scores_the_checkpoint_before_a_damaged_one_once(folders, tmp_path, monkeypatch, capsys):
     import tf_keras
 
-    from kfp_distributed.trainers import evaluator
-    from kfp_distributed.trainers.keras_fit import compile_model, keep_checkpoints, read_position
-    from kfp_distributed.trainers.keras_model import build_model
-    from kfp_distributed.trainers.position import Position
+    from kfp_distributed.trainers.epochs.position import Position
+    from kfp_distributed.trainers.keras_training import evaluator
+    from kfp_distributed.trainers.keras_training.keras_fit import compile_model, keep_checkpoints, read_position
+    from kfp_distributed.trainers.keras_training.keras_model import build_model
     from kfp_distributed.trainers.runtime.data_loading.feed import read_manifest
 
     job = JobDescription("job", {}, {}, "", "", "", str(tmp_path / "stored"), "", "worker-0", (), 0)

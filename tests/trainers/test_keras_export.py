@@ -38,8 +38,8 @@ AMOUNTS = [0, 1e-6, 3, -40, 1e30, 3.4e38, -3.4e38, np.nan]
 
 
 def test_logarithms_are_scaled(tmp_path):
-    from kfp_distributed.trainers.keras_export import export_model
-    from kfp_distributed.trainers.keras_model import build_model
+    from kfp_distributed.trainers.keras_training.keras_export import export_model
+    from kfp_distributed.trainers.keras_training.keras_model import build_model
 
     label = Label("price", (), "regression", 5.0, 3.0)
     manifest = DatasetManifest("train", (AMOUNT, Column("x", "number", "float32")), label, (), (), 0, "made up")
@@ -57,8 +57,8 @@ def test_logarithms_are_scaled(tmp_path):
 def test_columns_of_any_name_are_inputs_and_give_the_answers_of_the_matrix(manifest, tmp_path):
     import tf_keras
 
-    from kfp_distributed.trainers.keras_export import export_model
-    from kfp_distributed.trainers.keras_model import build_model
+    from kfp_distributed.trainers.keras_training.keras_export import export_model
+    from kfp_distributed.trainers.keras_training.keras_model import build_model
 
     tf_keras.utils.set_random_seed(0)
     network = build_model(manifest, [8])
@@ -97,8 +97,8 @@ def test_columns_of_any_name_are_inputs_and_give_the_answers_of_the_matrix(manif
 
 
 def test_an_unknown_category_is_embedded_as_the_mean_of_the_known_ones(manifest):
-    from kfp_distributed.trainers.keras_export import with_unknown
-    from kfp_distributed.trainers.keras_model import build_model
+    from kfp_distributed.trainers.keras_training.keras_export import with_unknown
+    from kfp_distributed.trainers.keras_training.keras_model import build_model
 
     network = build_model(manifest, [8, 4])
     trained, served = network.get_weights(), with_unknown(network, manifest).get_weights()
@@ -119,7 +119,7 @@ def test_an_unknown_category_is_embedded_as_the_mean_of_the_known_ones(manifest)
     ],
 )
 def test_names_that_python_does_not_allow_are_replaced(names, expected):
-    from kfp_distributed.trainers.keras_export import parameter_names
+    from kfp_distributed.trainers.keras_training.keras_export import parameter_names
 
     assert parameter_names(names) == expected
 
@@ -135,8 +135,8 @@ print(signatures["serving_default"](**rows)["prediction"].shape)
 
 
 def test_tensorflow_loads_the_model_without_a_warning(tmp_path):
-    from kfp_distributed.trainers.keras_export import export_model
-    from kfp_distributed.trainers.keras_model import build_model
+    from kfp_distributed.trainers.keras_training.keras_export import export_model
+    from kfp_distributed.trainers.keras_training.keras_model import build_model
 
     columns = (Column("size", "number", "float32"), Column("unit price", "number", "float32"))
     manifest = DatasetManifest("train", columns, Label("price", (), "regression"), (), (), 0, "made up")

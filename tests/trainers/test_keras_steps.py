@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kfp_distributed.trainers.position import Position
+from kfp_distributed.trainers.epochs.position import Position
 
 
 def test_each_call_counts_the_steps_that_keras_runs_in_it():
@@ -10,7 +10,7 @@ def test_each_call_counts_the_steps_that_keras_runs_in_it():
     import tensorflow as tf
     import tf_keras
 
-    from kfp_distributed.trainers.keras_steps import EpochSteps, fit_from, follow_steps
+    from kfp_distributed.trainers.keras_training.keras_steps import EpochSteps, fit_from, follow_steps
 
     model = tf_keras.Sequential([tf_keras.layers.Dense(1, input_shape=(1,))])
     model.compile("sgd", "mse", steps_per_execution=5)

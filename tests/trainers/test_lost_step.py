@@ -10,7 +10,7 @@ import pytest
 from faulty_proxy import Fault, faulty_proxy
 from train.programs.jobs import wait_until
 
-from kfp_distributed.storage.embedded import embedded_object_store
+from kfp_distributed.storage.object_stores.embedded import embedded_object_store
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.trainers.runtime.lifecycle.lost_step import Silence, after_reading, watch_heartbeat
 

@@ -73,7 +73,7 @@ import sys
 from pathlib import Path
 import torch
 from kfp_distributed.storage.dataset import DatasetManifest
-from kfp_distributed.trainers.torch_network import Network, export_onnx
+from kfp_distributed.trainers.torch_training.torch_network import Network, export_onnx
 manifest = DatasetManifest.from_json(sys.argv[1])
 network = Network(manifest, [8])
 export_onnx(network, manifest, Path("model.onnx"))
@@ -86,7 +86,7 @@ import sys
 from pathlib import Path
 import torch
 from kfp_distributed.storage.dataset import DatasetManifest
-from kfp_distributed.trainers.torch_network import Network, export_onnx
+from kfp_distributed.trainers.torch_training.torch_network import Network, export_onnx
 manifest = DatasetManifest.from_json(sys.argv[1])
 network = Network(manifest, [])
 network.layers[-1].weight.data, network.layers[-1].bias.data = torch.tensor([[1.0, 0.0]]), torch.zeros(1)

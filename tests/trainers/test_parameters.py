@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kfp_distributed.trainers.program import Program, check_parameters, function_arguments, parse_program
+from kfp_distributed.trainers.programs.program import Program, check_parameters, function_arguments, parse_program
 
 
 def function_of(signature: str) -> Program:

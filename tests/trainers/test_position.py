@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from kfp_distributed.storage.dataset import DatasetManifest, Label, Shard
-from kfp_distributed.trainers.position import Position, plan_of_rows
+from kfp_distributed.trainers.epochs.position import Position, plan_of_rows
 
 MANIFEST = DatasetManifest("train", (), Label("kind", ("a", "b")), (Shard("part", 10, 1, "abc"),), (5, 5), 0, "x")
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from kfp_distributed.trainers import train_specification
-from kfp_distributed.trainers.program import (
+from kfp_distributed.trainers.programs.program import (
     FOLDERS,
     TRAINERS,
     Program,
@@ -17,7 +17,7 @@ from kfp_distributed.trainers.program import (
     function_arguments,
     parse_program,
 )
-from kfp_distributed.trainers.signature import Parameter
+from kfp_distributed.trainers.programs.signature import Parameter
 from kfp_distributed.trainers.training_parameters import TrainingParameters
 
 SCALE = 3

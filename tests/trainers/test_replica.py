@@ -2,7 +2,7 @@
 
 import pytest
 
-from kfp_distributed.trainers.program import Program
+from kfp_distributed.trainers.programs.program import Program
 from kfp_distributed.trainers.runtime.job_description import JobDescription
 from kfp_distributed.trainers.runtime.ranks.cluster import Cluster, Rank
 from kfp_distributed.trainers.runtime.ranks.replica import ThisReplica

@@ -401,8 +401,8 @@ def test_the_keras_trainers_replace_the_files_of_their_checkpoint(folder):
     """Also if a position within an epoch has the number of the checkpoint before."""
     tf_keras = pytest.importorskip("tf_keras")
     from kfp_distributed.storage.dataset import Column, DatasetManifest, Label
-    from kfp_distributed.trainers.keras_fit import compile_model, keep_checkpoints
-    from kfp_distributed.trainers.position import Position
+    from kfp_distributed.trainers.epochs.position import Position
+    from kfp_distributed.trainers.keras_training.keras_fit import compile_model, keep_checkpoints
 
     columns = (Column("x", "number", "float32", (), (), 0.0, 1.0),)
     manifest = DatasetManifest("train", columns, Label("label", ("a", "b")), (), (0, 0), 0, "test", shuffled=True)

@@ -33,7 +33,7 @@ torch_classifier(**folders, parameters=TrainingParameters(**parameters))
 BEFORE_STREAMS = """
 import json, sys
 import torch
-from kfp_distributed.trainers.position import plan_of_rows
+from kfp_distributed.trainers.epochs.position import plan_of_rows
 from kfp_distributed.trainers.runtime.data_loading.feed import read_manifest
 
 file, train_dir, batch_size, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])

@@ -23,7 +23,7 @@ from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, p
 from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, StorageError
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.shards import fetch_manifest, fetch_shards
-from kfp_distributed.trainers.program import FOLDERS, Program, command_line, function_arguments, parse_program
+from kfp_distributed.trainers.programs.program import FOLDERS, Program, command_line, function_arguments, parse_program
 from kfp_distributed.trainers.runtime.checkpoints import folder_uploads, sharded_uploads
 from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import restore_checkpoint
 from kfp_distributed.trainers.runtime.data_loading.rank_part import keep_rows, write_part

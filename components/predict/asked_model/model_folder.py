@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from kfp_distributed.library.address_secrets import without_secrets
-from kfp_distributed.storage.credentials import Credentials
+from kfp_distributed.storage.kubeflow.credentials import Credentials
 from kfp_distributed.storage.model import (
     MODEL_MANIFEST,
     ModelIncomplete,

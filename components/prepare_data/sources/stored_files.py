@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple
 
 from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, StorageError, StoreAway
 from kfp_distributed.storage.files import relative_path
+from kfp_distributed.storage.object_stores.s3 import ObjectState
 from kfp_distributed.storage.opener import open_store
-from kfp_distributed.storage.s3 import ObjectState
 from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import parse_uri
 

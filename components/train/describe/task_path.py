@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kfp_distributed.storage.kfp_backend import CONTROL_NODE, ITERATION
+from kfp_distributed.storage.kubeflow.kfp_backend import CONTROL_NODE, ITERATION
 
 
 @dataclass(frozen=True)

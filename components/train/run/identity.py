@@ -18,8 +18,13 @@ from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.components.train.describe.task_path import TaskPath, parse_node_name, without_attempts
 from kfp_distributed.components.train.run.facts import Log
 from kfp_distributed.components.train.run.runners.kubernetes.create.preflight import install_advice
-from kfp_distributed.storage.kfp_backend import NODE_NAME, NODE_NAME_ANNOTATION, POD_NAME_VARIABLE, RUN_ID_LABEL
-from kfp_distributed.storage.task_folder import TaskFolder, parse_task_folder
+from kfp_distributed.storage.kubeflow.kfp_backend import (
+    NODE_NAME,
+    NODE_NAME_ANNOTATION,
+    POD_NAME_VARIABLE,
+    RUN_ID_LABEL,
+)
+from kfp_distributed.storage.kubeflow.task_folder import TaskFolder, parse_task_folder
 
 _POD_IS_NEEDED = (
     "Backends before KFP 2.4 use the same output folder for all iterations of a ParallelFor, so the step must read "

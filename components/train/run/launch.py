@@ -43,9 +43,9 @@ from kfp_distributed.components.train.run.training_request.resume import (
     copy_training,
     training_folder,
 )
-from kfp_distributed.storage.buckets import require_bucket
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, model_of_request, verify_model
+from kfp_distributed.storage.object_stores.buckets import require_bucket
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.uri import join_uri
 from kfp_distributed.trainers.runtime.job_description import TENSORBOARD, JobDescription

@@ -12,9 +12,9 @@ from kfp_distributed.components.train.run.facts import Log
 from kfp_distributed.components.train.run.launch import STORE_AWAY_SECONDS
 from kfp_distributed.components.train.run.signals import ended_by_signals
 from kfp_distributed.components.train.run.training_request.request import Request
-from kfp_distributed.storage.buckets import require_bucket
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import MODEL_MANIFEST
+from kfp_distributed.storage.object_stores.buckets import require_bucket
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.uri import join_uri, parse_uri
 

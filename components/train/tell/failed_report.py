@@ -7,7 +7,7 @@ from urllib.parse import quote
 from kfp_distributed.cluster_api.configuration import OWN_NAMESPACE
 from kfp_distributed.components.train.run.deadline import call_within
 from kfp_distributed.storage.errors import StorageError
-from kfp_distributed.storage.kfp_backend import KFP_NAMESPACE, UI_ARTIFACT, UI_NAMESPACE_PREFIX
+from kfp_distributed.storage.kubeflow.kfp_backend import KFP_NAMESPACE, UI_ARTIFACT, UI_NAMESPACE_PREFIX
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
 

@@ -23,8 +23,8 @@ from kfp_distributed.components.train.tell.training_summary import (
 )
 from kfp_distributed.storage.answers import seconds_since_answer
 from kfp_distributed.storage.errors import KeyNotFound, StorageError
+from kfp_distributed.storage.kubeflow.task_folder import pipeline_root
 from kfp_distributed.storage.opener import open_store
-from kfp_distributed.storage.task_folder import pipeline_root
 from kfp_distributed.storage.uri import join_uri
 
 AWAY_SECONDS = 60.0

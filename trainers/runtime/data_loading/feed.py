@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, mean_and_std
-from kfp_distributed.trainers.program import check_batch
+from kfp_distributed.trainers.programs.program import check_batch
 
 _EPOCHS, _MOST_EPOCHS, _LEAST_UPDATES = 10, 100, 400
 

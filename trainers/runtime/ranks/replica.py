@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kfp_distributed.trainers.program import Program
+from kfp_distributed.trainers.programs.program import Program
 from kfp_distributed.trainers.runtime.job_description import REPLICA_VARIABLE, JobDescription
 from kfp_distributed.trainers.runtime.ranks.cluster import Cluster, Rank, is_elastic, is_rank
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from importlib.util import find_spec
 
-from kfp_distributed.trainers.program import Program
+from kfp_distributed.trainers.programs.program import Program
 from kfp_distributed.trainers.runtime.ranks.cluster import Cluster, Rank, processors
 
 _OF_IMPORT = {

@@ -23,7 +23,7 @@ from kfp_distributed.components.train.describe.manifests.train_job import (
 )
 from kfp_distributed.components.train.describe.manifests.train_job_names import train_job_names
 from kfp_distributed.components.train.describe.training_job import TrainingJob
-from kfp_distributed.trainers.requirements import STOCK_IMAGE, image_of, requirements_of
+from kfp_distributed.trainers.programs.requirements import STOCK_IMAGE, image_of, requirements_of
 
 SHORTEST_LOST_SECONDS = 60.0
 """Minimum of launcher_lost_timeout in seconds. The timeout covers eight heartbeats; a step on a busy node may miss

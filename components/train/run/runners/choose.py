@@ -16,15 +16,15 @@ from kfp_distributed.components.train.run.runners.kubernetes.runner import Kuber
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.run.runners.protocol import Runner
 from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
-from kfp_distributed.storage.buckets import EMBEDDED_STORE_VARIABLE
-from kfp_distributed.storage.kfp_backend import POD_NAME_VARIABLE, POD_UID_VARIABLE, STORE_SECRET
-from kfp_distributed.storage.kfp_store import (
+from kfp_distributed.storage.kubeflow.kfp_backend import POD_NAME_VARIABLE, POD_UID_VARIABLE, STORE_SECRET
+from kfp_distributed.storage.kubeflow.kfp_store import (
     SECRET_VARIABLE,
     StoreReference,
     choose_object_store,
     environment_entries,
     find_object_store,
 )
+from kfp_distributed.storage.object_stores.buckets import EMBEDDED_STORE_VARIABLE
 
 RUNNER_VARIABLE = "KFP_DISTRIBUTED_RUNNER"
 """Environment variable: the runner that "auto" means."""

@@ -7,7 +7,7 @@ from typing import Any
 from kfp_distributed.storage.alignment import align
 from kfp_distributed.storage.dataset import DatasetManifest, width
 from kfp_distributed.storage.provenance import find_contamination, training_data
-from kfp_distributed.trainers.best_epoch import choose_epoch
+from kfp_distributed.trainers.epochs.best_epoch import choose_epoch
 from kfp_distributed.trainers.runtime.data_loading.target import weights_of_classes
 from kfp_distributed.trainers.training_parameters import TrainingParameters
 

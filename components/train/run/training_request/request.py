@@ -17,7 +17,14 @@ from kfp_distributed.components.train.run.training_request.datasets import check
 from kfp_distributed.components.train.run.training_request.resume import CHECKPOINTS, METRICS
 from kfp_distributed.storage.shards import fetch_manifest
 from kfp_distributed.storage.uri import join_uri, parse_uri, uri_beside
-from kfp_distributed.trainers.program import ELASTIC, TRAINERS, Program, check_batch, check_parameters, parse_program
+from kfp_distributed.trainers.programs.program import (
+    ELASTIC,
+    TRAINERS,
+    Program,
+    check_batch,
+    check_parameters,
+    parse_program,
+)
 from kfp_distributed.trainers.runtime.job_description import JobDescription
 
 _NAME_LENGTH = 30

@@ -10,7 +10,7 @@ from typing import Any
 
 from kfp_distributed.components.train.describe.mpirun import UNLESS_TRAINED, elastic_horovodrun, horovodrun, mpirun
 from kfp_distributed.components.train.describe.specification import DistributionSpecification
-from kfp_distributed.trainers.requirements import image_name, variable_of
+from kfp_distributed.trainers.programs.requirements import image_name, variable_of
 
 _MODULES = {"horovod": "horovod", "pytorch": "torch"}
 

@@ -40,7 +40,7 @@ from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
 from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
 from kfp_distributed.library.packages import install_command
 from kfp_distributed.processes.group import ProcessGroup
-from kfp_distributed.trainers.requirements import Requirements, missing_here
+from kfp_distributed.trainers.programs.requirements import Requirements, missing_here
 from kfp_distributed.trainers.runtime.job_description import GRACE_VARIABLE, JOB_VARIABLE, PEAK_MEMORY, STORE_AWAY
 
 _CHUNK = 64 * 1024

@@ -7,7 +7,7 @@ from typing import NoReturn
 import tensorflow as tf
 import tf_keras
 
-from kfp_distributed.trainers.position import Position
+from kfp_distributed.trainers.epochs.position import Position
 from kfp_distributed.trainers.runtime.checkpoints.folder_uploads import flush
 from kfp_distributed.trainers.runtime.lifecycle.termination import EndedEarly, is_ending
 from kfp_distributed.trainers.runtime.monitoring.sampling import count_rows

@@ -19,7 +19,7 @@ from kfp_distributed.trainers.architecture import (
     record_data,
     refuse,
 )
-from kfp_distributed.trainers.position import Position
+from kfp_distributed.trainers.epochs.position import Position
 from kfp_distributed.trainers.runtime.data_loading.target import metrics_of
 
 _DATA = "data.json"

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from kfp_distributed.cluster_api.reader import MayNotRead, Read
-from kfp_distributed.storage.kfp_backend import (
+from kfp_distributed.storage.kubeflow.kfp_backend import (
     ACCESS_KEY_FIELD,
     DEFAULT_PIPELINE_ROOT,
     KFP_NAMESPACE,

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfp_distributed.storage.files import unfinished_file
-from kfp_distributed.trainers.best_epoch import EpochChoice
-from kfp_distributed.trainers.epoch_follower import EpochFollower
-from kfp_distributed.trainers.position import Position
+from kfp_distributed.trainers.epochs.best_epoch import EpochChoice
+from kfp_distributed.trainers.epochs.epoch_follower import EpochFollower
+from kfp_distributed.trainers.epochs.position import Position
 
 _BEST, _WEIGHTS = "best.json", "best.npz"
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from kfp_distributed.trainers.best_epoch import (
+from kfp_distributed.trainers.epochs.best_epoch import (
     BestEpoch,
     EpochChoice,
     describe_end,

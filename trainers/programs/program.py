@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from importlib.resources import files
 from typing import Any, NoReturn
 
-from kfp_distributed.trainers.signature import Parameter, read_signature
+from kfp_distributed.trainers.programs.signature import Parameter, read_signature
 from kfp_distributed.trainers.training_parameters import MAY_BE_ZERO, TrainingParameters
 
 TRAINERS = {

@@ -15,9 +15,9 @@ from kfp_distributed.trainers.architecture import (
     end_if_other_network,
     end_if_other_program,
 )
-from kfp_distributed.trainers.epoch_follower import EpochFollower
-from kfp_distributed.trainers.position import Position
-from kfp_distributed.trainers.torch_network import Network
+from kfp_distributed.trainers.epochs.epoch_follower import EpochFollower
+from kfp_distributed.trainers.epochs.position import Position
+from kfp_distributed.trainers.torch_training.torch_network import Network
 
 _CHECKPOINT = "checkpoint.pt"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.cluster_api.configuration import OWN_NAMESPACE, connect
 from kfp_distributed.cluster_api.reader import reader
-from kfp_distributed.storage.kfp_backend import KFP_NAMESPACE
-from kfp_distributed.storage.kfp_store import (
+from kfp_distributed.storage.kubeflow.kfp_backend import KFP_NAMESPACE
+from kfp_distributed.storage.kubeflow.kfp_store import (
     KEYS_TO_SET,
     SECRET_VARIABLE,
     WHAT_TO_SET,

@@ -4,7 +4,7 @@ import ast
 from dataclasses import dataclass
 from typing import Any
 
-from kfp_distributed.trainers.annotations import convert
+from kfp_distributed.trainers.programs.annotations import convert
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from kfp_distributed.trainers.function_source import check_loaded, constant_key, read_source
-from kfp_distributed.trainers.module_names import check_module_names
-from kfp_distributed.trainers.program import parse_program
-from kfp_distributed.trainers.requirements import checked_image
-from kfp_distributed.trainers.signature import find_function, read_signature
+from kfp_distributed.trainers.programs.function_source import check_loaded, constant_key, read_source
+from kfp_distributed.trainers.programs.module_names import check_module_names
+from kfp_distributed.trainers.programs.program import parse_program
+from kfp_distributed.trainers.programs.requirements import checked_image
+from kfp_distributed.trainers.programs.signature import find_function, read_signature
 
 
 def train_specification(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from kfp_distributed.processes.group import ProcessGroup
-from kfp_distributed.storage.credentials import Credentials
+from kfp_distributed.storage.kubeflow.credentials import Credentials
 from kfp_distributed.storage.uri import parse_endpoint
 
 # The server answers within 0.2 s on an idle machine.

@@ -22,14 +22,14 @@ from minio.error import MinioException
 from urllib3 import BaseHTTPResponse, Retry, Timeout
 from urllib3.exceptions import HTTPError, NewConnectionError, ProtocolError, TimeoutError
 
-from kfp_distributed.storage.connections import TRANSIENT_STATUS, ConnectionPool, RequestLimits
-from kfp_distributed.storage.credentials import Credentials
 from kfp_distributed.storage.errors import KeyNotFound, StorageError, StoreAway
 from kfp_distributed.storage.files import FileEntry, OnBytes, hash_stream, ignore_bytes, read_exactly
-from kfp_distributed.storage.multipart import PartsUpload, abort_uploads, etags_of_content, part_bytes
+from kfp_distributed.storage.kubeflow.credentials import Credentials
+from kfp_distributed.storage.object_stores.connections import TRANSIENT_STATUS, ConnectionPool, RequestLimits
+from kfp_distributed.storage.object_stores.multipart import PartsUpload, abort_uploads, etags_of_content, part_bytes
+from kfp_distributed.storage.object_stores.s3_errors import error_code, explain_error, is_transient
+from kfp_distributed.storage.object_stores.server_copy import ObjectReplaced, copy_on_server
 from kfp_distributed.storage.parallel import PARALLEL_REQUESTS, PARALLEL_TRANSFERS
-from kfp_distributed.storage.s3_errors import error_code, explain_error, is_transient
-from kfp_distributed.storage.server_copy import ObjectReplaced, copy_on_server
 from kfp_distributed.storage.store import BYTES, Entry, ObjectRange, Store
 from kfp_distributed.storage.uri import parse_uri
 

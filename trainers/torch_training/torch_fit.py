@@ -18,10 +18,10 @@ from torch.nn.functional import cross_entropy
 
 from kfp_distributed.storage.dataset import DatasetManifest, Label, parts_of_rank, read_batches, width
 from kfp_distributed.trainers.architecture import has_epochs_left, keep_scales
-from kfp_distributed.trainers.best_epoch import choose_epoch
-from kfp_distributed.trainers.divergence import end_if_diverged
-from kfp_distributed.trainers.epoch_follower import EpochFollower
-from kfp_distributed.trainers.position import Position, plan_of_rows
+from kfp_distributed.trainers.epochs.best_epoch import choose_epoch
+from kfp_distributed.trainers.epochs.divergence import end_if_diverged
+from kfp_distributed.trainers.epochs.epoch_follower import EpochFollower
+from kfp_distributed.trainers.epochs.position import Position, plan_of_rows
 from kfp_distributed.trainers.runtime.checkpoints.folder_uploads import flush
 from kfp_distributed.trainers.runtime.data_loading.feed import Step, number_of_epochs, read_manifest, steps_of_epoch
 from kfp_distributed.trainers.runtime.data_loading.row_feed import RowFeed, open_rows
@@ -32,8 +32,8 @@ from kfp_distributed.trainers.runtime.job_description import REPLICA_VARIABLE, S
 from kfp_distributed.trainers.runtime.lifecycle.termination import EndedEarly, is_ending
 from kfp_distributed.trainers.runtime.monitoring.sampling import count_rows
 from kfp_distributed.trainers.runtime.outputs.epoch_metrics import record_epoch
-from kfp_distributed.trainers.torch_network import Network, export_onnx
-from kfp_distributed.trainers.torch_resume import TorchFollower, restore, save_checkpoint
+from kfp_distributed.trainers.torch_training.torch_network import Network, export_onnx
+from kfp_distributed.trainers.torch_training.torch_resume import TorchFollower, restore, save_checkpoint
 from kfp_distributed.trainers.training_parameters import TrainingParameters
 
 _ROWS_SECONDS = 240.0

@@ -7,7 +7,7 @@ never in the defaults of a component.
 
 from dataclasses import dataclass
 
-from kfp_distributed.storage.kfp_backend import OUTPUT_FORMS, RUN_ID
+from kfp_distributed.storage.kubeflow.kfp_backend import OUTPUT_FORMS, RUN_ID
 
 
 @dataclass(frozen=True)
