@@ -23,8 +23,8 @@ from step_start import step_start_table
 
 from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.components.train.run.launch import launch
-from kfp_distributed.components.train.run.runners.choose import kubernetes_runner
 from kfp_distributed.components.train.run.runners.kubernetes.runner import KubernetesRunner
+from kfp_distributed.components.train.run.runners.runner_choice import kubernetes_runner
 from kfp_distributed.components.train.run.training_request.request import Request, plan_job
 from kfp_distributed.components.train.tell.log_format import log
 

@@ -35,7 +35,7 @@ _IMPORTS = {"datasets": ["datasets", "pyarrow.parquet"], "litdata": ["litdata"]}
 
 _OWN_IMPORTS = [
     "pyarrow.parquet",
-    "kfp_distributed.trainers.runtime.data_loading.feed",
+    "kfp_distributed.trainers.runtime.data_loading.epoch_steps",
     "kfp_distributed.trainers.runtime.data_loading.row_feed",
 ]
 """Those of the other ways."""

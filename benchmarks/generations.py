@@ -17,7 +17,7 @@ from measure import header, parser, spread, table, take_turns, write_page
 
 from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.components.train.run.launch import TrainingFailed, launch
-from kfp_distributed.components.train.run.runners.choose import kubernetes_runner
+from kfp_distributed.components.train.run.runners.runner_choice import kubernetes_runner
 from kfp_distributed.components.train.run.training_request.request import Request, plan_job
 from kfp_distributed.components.train.tell.log_format import log
 

@@ -29,7 +29,7 @@ from kfp_distributed.components.train.run.launch import launch
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.storage.dataset import read_batches
-from kfp_distributed.trainers.runtime.data_loading.feed import read_manifest
+from kfp_distributed.trainers.runtime.data_loading.epoch_steps import read_manifest
 
 _TEXT = """\
 # Public tables beside scikit-learn

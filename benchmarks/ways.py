@@ -17,7 +17,7 @@ from kfp_distributed.components.train.run.runners.local.runner import LocalRunne
 from kfp_distributed.components.train.run.shown_progress.log_entry import LogEntry
 from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.components.train.tell.step_log import StepLog
-from kfp_distributed.trainers.runtime.data_loading.feed import read_manifest
+from kfp_distributed.trainers.runtime.data_loading.epoch_steps import read_manifest
 
 _EXAMPLES = Path(__file__).parents[1] / "examples"
 _EPOCHS, _BATCH = 6, 240

@@ -1,1 +1,5 @@
-"""The command line: sets up a namespace, checks a cluster, compiles the steps, and prints what a training creates."""
+"""The command line.
+
+Its commands set up a namespace and check a cluster; list, show, follow and cancel trainings; compile the steps and print
+what they create; list, move and serve models.
+"""

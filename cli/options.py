@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.cluster_api.configuration import connect
-from kfp_distributed.components.train.describe.kinds import object_name, read_entry
+from kfp_distributed.components.train.describe.value_kinds import object_name, read_entry
 from kfp_distributed.storage.uri import parse_endpoint, parse_uri
 from kfp_distributed.trainers.programs.requirements import checked_image
 

@@ -26,7 +26,7 @@ from kfp_distributed.components.kfp_interface.kfp_internals import (
     local_configuration,
     restore_local_configuration,
 )
-from kfp_distributed.components.train.run.runners.choose import RUNNER_VARIABLE
+from kfp_distributed.components.train.run.runners.runner_choice import RUNNER_VARIABLE
 from kfp_distributed.components.train.run.signals import ended_by_signals
 from kfp_distributed.components.train.tell.step_log import SHOW_SAMPLES_VARIABLE
 from kfp_distributed.pipelines.local_servers import LocalServers

@@ -1,4 +1,4 @@
-"""Read and write S3 object stores and local folders."""
+"""Datasets and models as manifests with files, which rows of a dataset a rank has, and the stores of both."""
 
 from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, StorageError
 from kfp_distributed.storage.files import FileEntry, describe_folder, sha256_of

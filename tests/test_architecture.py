@@ -199,7 +199,7 @@ RUN_LAYERS = (
 over them."""
 
 RUNNERS = f"{RUN}.runners"
-RUNNERS_LAYERS = (("lines", "newest_checkpoint", "protocol"), ("kubernetes", "local"), ("choose",))
+RUNNERS_LAYERS = (("lines", "newest_checkpoint", "protocol"), ("kubernetes", "local"), ("runner_choice",))
 
 KUBERNETES = f"{RUNNERS}.kubernetes"
 KUBERNETES_ROOMS = (
@@ -216,7 +216,7 @@ KUBERNETES_ROOMS = (
 TRAINERS_LAYERS = (
     ("programs", "training_parameters"),
     ("runtime",),
-    ("architecture", "onnx_inputs", "rows", "sync"),
+    ("onnx_inputs", "resumed_network", "rows", "sync"),
     ("epochs",),
     ("keras_training", "torch_training"),
     (

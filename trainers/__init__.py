@@ -1,4 +1,4 @@
-"""The code that runs in the replicas of a training job: the entry program and the trainers."""
+"""What a `train_specification` says, and what runs in the replicas: the entry program and the trainers."""
 
 from kfp_distributed.trainers.programs.authoring import train_specification
 from kfp_distributed.trainers.programs.program import FOLDERS, TRAINERS, Program, check_parameters, parse_program

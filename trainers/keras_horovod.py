@@ -11,7 +11,6 @@ import tf_keras
 from horovod.tensorflow import broadcast_object
 
 from kfp_distributed.storage.dataset import DatasetManifest, parts_of_rank, width
-from kfp_distributed.trainers.architecture import has_epochs_left, keep_scales
 from kfp_distributed.trainers.epochs.best_epoch import choose_epoch
 from kfp_distributed.trainers.epochs.divergence import end_if_diverged
 from kfp_distributed.trainers.epochs.position import Position, plan_of_rows
@@ -26,8 +25,9 @@ from kfp_distributed.trainers.keras_training.keras_fit import (
 )
 from kfp_distributed.trainers.keras_training.keras_model import build_model, log_scalars, score
 from kfp_distributed.trainers.keras_training.keras_steps import EpochSteps, fit_from, follow_steps
+from kfp_distributed.trainers.resumed_network import has_epochs_left, keep_scales
 from kfp_distributed.trainers.runtime.checkpoints import folder_uploads
-from kfp_distributed.trainers.runtime.data_loading.feed import (
+from kfp_distributed.trainers.runtime.data_loading.epoch_steps import (
     describe_batch,
     number_of_epochs,
     plan_epoch,

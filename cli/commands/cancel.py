@@ -11,7 +11,7 @@ from kfp_distributed.cli.options import connected, namespace_option, refused
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.components.train.describe.manifests import JOB_LABEL
-from kfp_distributed.components.train.run.runners.kubernetes.create.gone import await_gone, until_gone
+from kfp_distributed.components.train.run.runners.kubernetes.create.gone_objects import await_gone, until_gone
 from kfp_distributed.components.train.run.runners.kubernetes.create.object_requests import delete
 from kfp_distributed.components.train.run.runners.kubernetes.create.previous_attempt import pods_gone_seconds
 

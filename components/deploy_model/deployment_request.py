@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from kfp_distributed.components.train.describe.kinds import CPUS, DNS_NAME, MEMORY, Kind, text
+from kfp_distributed.components.train.describe.value_kinds import CPUS, DNS_NAME, MEMORY, Kind, text
 
 LARGEST_NAME = 53
 """KServe calls the Service of a predictor NAME-predictor, and the name of a Service has at most 63 characters."""

@@ -21,7 +21,7 @@ from kfp_distributed.components.deploy_model.served_version import find_served_v
 from kfp_distributed.components.deploy_model.service_checks import check_kserve
 from kfp_distributed.components.kfp_interface.artifacts import Artifact
 from kfp_distributed.components.model_versions.aliases import resolve
-from kfp_distributed.components.train.run.runners.choose import kind_of_runner
+from kfp_distributed.components.train.run.runners.runner_choice import kind_of_runner
 from kfp_distributed.components.train.tell.log_format import log
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.kubeflow.placeholders import refuse_placeholders

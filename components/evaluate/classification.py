@@ -8,14 +8,14 @@ import numpy as np
 
 from kfp_distributed.components.evaluate.model_function import ModelFunction
 from kfp_distributed.components.evaluate.scoring.calibration import Calibration
-from kfp_distributed.components.evaluate.scoring.finite import NonFiniteOutputs
-from kfp_distributed.components.evaluate.scoring.mistakes import WorstMistakes
-from kfp_distributed.components.evaluate.scoring.scores import (
+from kfp_distributed.components.evaluate.scoring.classification_scores import (
     Evaluation,
     Scores,
     check_probabilities,
     shown_error,
 )
+from kfp_distributed.components.evaluate.scoring.finite import NonFiniteOutputs
+from kfp_distributed.components.evaluate.scoring.mistakes import WorstMistakes
 from kfp_distributed.components.evaluate.scoring.spool import ScoreSpool
 from kfp_distributed.components.kfp_interface.artifacts import ClassificationMetricsArtifact
 from kfp_distributed.components.model_formats.model_outputs import class_matrix

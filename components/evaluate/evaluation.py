@@ -4,10 +4,10 @@ from pathlib import Path
 
 from kfp_distributed.components.evaluate import classification, regression
 from kfp_distributed.components.evaluate.model_function import load_model_function
+from kfp_distributed.components.evaluate.pages.classification_report import evaluation_page
 from kfp_distributed.components.evaluate.pages.regression_report import regression_page
-from kfp_distributed.components.evaluate.pages.report import evaluation_page
+from kfp_distributed.components.evaluate.scoring.classification_scores import Evaluation
 from kfp_distributed.components.evaluate.scoring.regression_scores import RegressionEvaluation
-from kfp_distributed.components.evaluate.scoring.scores import Evaluation
 from kfp_distributed.components.evaluate.scoring.threshold import Threshold, Verdict
 from kfp_distributed.components.evaluate.weights import check_weights
 from kfp_distributed.components.kfp_interface.artifacts import ClassificationMetricsArtifact, MetricsArtifact

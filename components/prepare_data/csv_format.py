@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -100,18 +100,11 @@ def parse_csv_format(values: Mapping[str, Any]) -> CsvFormat:
     if not isinstance(values, Mapping):
         raise ValueError(f"csv_format is {values!r}: it must be a dict of {', '.join(_ALLOWED)}")  # noqa: TRY004
     for key, value in values.items():
-        allowed = {
-            "separator": isinstance(value, str) and len(value) == 1 and value.isascii() and value not in '"\r\n',
-            "decimal": value in (".", ","),
-            "encoding": isinstance(value, str) and _is_encoding(value),
-            "header": isinstance(value, bool),
-            "missing": isinstance(value, list | tuple) and all(isinstance(text, str) for text in value),
-            "usual_missing": isinstance(value, bool),
-        }
-        if key not in allowed:
+        if key not in _ALLOWED:
             raise ValueError(f"csv_format has the key {key!r}: allowed are {', '.join(_ALLOWED)}")
-        if not allowed[key]:
-            raise ValueError(f"csv_format: {key} is {value!r}: it must be {_ALLOWED[key]}")
+        is_allowed, allowed = _ALLOWED[key]
+        if not is_allowed(value):
+            raise ValueError(f"csv_format: {key} is {value!r}: it must be {allowed}")
     usual = {"separator": ";"} if values.get("decimal") == "," else {}
     checked: dict[str, Any] = {**usual, **values, "missing": tuple(values.get("missing", ()))}
     csv_format = CsvFormat(**checked, given=frozenset(values))
@@ -120,21 +113,34 @@ def parse_csv_format(values: Mapping[str, Any]) -> CsvFormat:
     return csv_format
 
 
-_ALLOWED = {
-    "separator": 'one character, such as ";" or "\\t"; " " stands for any number of blanks',
-    "decimal": '"." or ","',
-    "encoding": 'one that Python knows, such as "utf-8", "latin-1" or "utf-16"',
-    "header": "true or false",
-    "missing": 'a list of texts, such as ["?", "-"]',
-    "usual_missing": "true or false",
-}
+def _is_separator(value: object) -> bool:
+    return isinstance(value, str) and len(value) == 1 and value.isascii() and value not in '"\r\n'
 
 
-def _is_encoding(name: str) -> bool:
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(text, str) for text in value)
+
+
+def _is_boolean(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_encoding(value: object) -> bool:
     try:
-        return codecs.lookup(name)._is_text_encoding
+        return isinstance(value, str) and codecs.lookup(value)._is_text_encoding
     except LookupError:
         return False
+
+
+_ALLOWED: Mapping[str, tuple[Callable[[object], bool], str]] = {
+    "separator": (_is_separator, 'one character, such as ";" or "\\t"; " " stands for any number of blanks'),
+    "decimal": (lambda value: value in (".", ","), '"." or ","'),
+    "encoding": (_is_encoding, 'one that Python knows, such as "utf-8", "latin-1" or "utf-16"'),
+    "header": (_is_boolean, "true or false"),
+    "missing": (_are_texts, 'a list of texts, such as ["?", "-"]'),
+    "usual_missing": (_is_boolean, "true or false"),
+}
+"""Whether a value of each key is allowed, and what is."""
 
 
 def utf8_line(start: bytes, encoding: str) -> str:

@@ -14,7 +14,8 @@ from kfp_distributed.components.train.describe.keys import (
     schema_of,
     similar_keys,
 )
-from kfp_distributed.components.train.describe.kinds import (
+from kfp_distributed.components.train.describe.pipeline_values import is_of_pipeline, refuse_what_kfp_cannot_insert
+from kfp_distributed.components.train.describe.value_kinds import (
     FRACTION,
     MAPPING,
     Kind,
@@ -23,7 +24,6 @@ from kfp_distributed.components.train.describe.kinds import (
     read_entry,
     shown,
 )
-from kfp_distributed.components.train.describe.pipeline_values import is_of_pipeline, refuse_what_kfp_cannot_insert
 
 MAXIMUM_SEED = 2**53 - 1
 """Highest seed: the highest whole number that JSON keeps."""

@@ -21,8 +21,8 @@ from kfp_distributed.components.train.run.identity import (
     record_success,
 )
 from kfp_distributed.components.train.run.launch import Outcome, TrainingFailed, launch
-from kfp_distributed.components.train.run.runners.choose import choose_runner
 from kfp_distributed.components.train.run.runners.protocol import Runner
+from kfp_distributed.components.train.run.runners.runner_choice import choose_runner
 from kfp_distributed.components.train.run.shown_progress.log_entry import JOB, LogEntry
 from kfp_distributed.components.train.run.staging import staged
 from kfp_distributed.components.train.run.stored_metrics import Metrics

@@ -12,10 +12,10 @@ from pathlib import Path
 from kfp_distributed.components.kfp_interface.step_packages import DASK
 from kfp_distributed.components.train.describe.distributions import KEYS, SingleJob
 from kfp_distributed.components.train.describe.keys import Key, keys_of, read_keys
-from kfp_distributed.components.train.describe.kinds import COUNT, MAPPING, is_blank, read_entry, text
 from kfp_distributed.components.train.describe.specification import DistributionSpecification
-from kfp_distributed.components.train.run.runners.choose import choose_runner
+from kfp_distributed.components.train.describe.value_kinds import COUNT, MAPPING, is_blank, read_entry, text
 from kfp_distributed.components.train.run.runners.protocol import Runner
+from kfp_distributed.components.train.run.runners.runner_choice import choose_runner
 from kfp_distributed.components.train.tell.step_log import StepLog
 from kfp_distributed.components.worker_pool.dask_engine import DaskEngine
 from kfp_distributed.components.worker_pool.worker_job import SET_BY_THE_STEP, parse_worker_settings

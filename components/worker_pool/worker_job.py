@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from kfp_distributed.components.train.describe.distributions import parse_distribution
-from kfp_distributed.components.train.describe.kinds import bytes_of
 from kfp_distributed.components.train.describe.specification import DistributionSpecification
 from kfp_distributed.components.train.describe.task_path import TaskPath
 from kfp_distributed.components.train.describe.topology import Replica, plan_topology
 from kfp_distributed.components.train.describe.training_job import TrainingJob
+from kfp_distributed.components.train.describe.value_kinds import bytes_of
 from kfp_distributed.components.train.run.training_request.request import job_name, label_value
 from kfp_distributed.storage.kubeflow.kfp_backend import RUNTIME_VARIABLE
 from kfp_distributed.storage.uri import join_uri

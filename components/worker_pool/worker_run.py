@@ -6,7 +6,7 @@ from contextlib import suppress
 from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.train.describe.training_job import TrainingJob
 from kfp_distributed.components.train.run.conclusions.status import failure_cause
-from kfp_distributed.components.train.run.launch import STORE_AWAY_SECONDS, follow_job
+from kfp_distributed.components.train.run.launch import follow_job
 from kfp_distributed.components.train.run.runners.protocol import Runner
 from kfp_distributed.components.train.run.signals import ended_by_signals
 from kfp_distributed.components.train.tell.step_log import StepLog
@@ -20,6 +20,7 @@ from kfp_distributed.components.worker_pool.worker_results import (
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
+from kfp_distributed.trainers.runtime.job_description import STORE_SECONDS
 
 
 class WorkersFailed(Exception):
@@ -47,7 +48,7 @@ def run_in_pods(
         StorageError: The results cannot be read.
         SystemExit: The process received SIGTERM or SIGHUP.
     """
-    store = open_store(job.description.parameters["folder"], retry_seconds=STORE_AWAY_SECONDS)
+    store = open_store(job.description.parameters["folder"], retry_seconds=STORE_SECONDS)
 
     def clean_up() -> None:
         runner.stop()

@@ -16,8 +16,8 @@ from sklearn.preprocessing import StandardScaler
 from kfp_distributed.components.evaluate import regression
 from kfp_distributed.components.evaluate.classification import score_rows
 from kfp_distributed.components.evaluate.evaluation import read_dataset
+from kfp_distributed.components.evaluate.pages.classification_report import evaluation_page
 from kfp_distributed.components.evaluate.pages.regression_report import regression_page
-from kfp_distributed.components.evaluate.pages.report import evaluation_page
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.prepare import prepare
 from kfp_distributed.reports.page import render_page

@@ -13,8 +13,8 @@ import reference
 from kfp import dsl
 from release import IMAGES
 
+from kfp_distributed.components.evaluate.scoring.classification_scores import Evaluation
 from kfp_distributed.components.evaluate.scoring.regression_scores import RegressionScores
-from kfp_distributed.components.evaluate.scoring.scores import Evaluation
 from kfp_distributed.components.evaluate.scoring.threshold import DIRECTIONS
 from kfp_distributed.components.prepare_data import split_parameter
 from kfp_distributed.components.prepare_data.report import data_warnings

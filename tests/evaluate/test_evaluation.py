@@ -20,8 +20,8 @@ from sklearn.metrics import (
 from kfp_distributed.components.evaluate.classification import log_classification_metrics, metric_values
 from kfp_distributed.components.evaluate.evaluation import run_evaluation
 from kfp_distributed.components.evaluate.scoring.calibration import Calibration
+from kfp_distributed.components.evaluate.scoring.classification_scores import Evaluation, Scores
 from kfp_distributed.components.evaluate.scoring.mistakes import WorstMistakes
-from kfp_distributed.components.evaluate.scoring.scores import Evaluation, Scores
 from kfp_distributed.components.evaluate.scoring.spool import ScoreSpool
 from kfp_distributed.components.evaluate.weights import check_weights
 from kfp_distributed.storage.dataset import Column

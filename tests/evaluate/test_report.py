@@ -6,10 +6,10 @@ import pytest
 from pages import Page
 from PIL import Image
 
-from kfp_distributed.components.evaluate.pages.report import EvaluationPage, evaluation_page, row_png
+from kfp_distributed.components.evaluate.pages.classification_report import EvaluationPage, evaluation_page, row_png
 from kfp_distributed.components.evaluate.scoring.calibration import Calibration
+from kfp_distributed.components.evaluate.scoring.classification_scores import Evaluation, Scores
 from kfp_distributed.components.evaluate.scoring.mistakes import WorstMistakes
-from kfp_distributed.components.evaluate.scoring.scores import Evaluation, Scores
 from kfp_distributed.components.evaluate.scoring.spool import ScoreSpool
 from kfp_distributed.reports.charts import heatmap, histogram, line_chart
 from kfp_distributed.reports.page import render_page

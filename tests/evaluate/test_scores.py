@@ -9,13 +9,13 @@ from sklearn.metrics import (
 
 from kfp_distributed.components.evaluate.classification import log_lines, metric_values
 from kfp_distributed.components.evaluate.scoring.calibration import Calibration
-from kfp_distributed.components.evaluate.scoring.mistakes import WorstMistakes
-from kfp_distributed.components.evaluate.scoring.scores import (
+from kfp_distributed.components.evaluate.scoring.classification_scores import (
     Evaluation,
     Scores,
     check_probabilities,
     shown_error,
 )
+from kfp_distributed.components.evaluate.scoring.mistakes import WorstMistakes
 from kfp_distributed.components.evaluate.scoring.spool import ScoreSpool
 from kfp_distributed.components.model_formats.model_outputs import class_matrix
 

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from kfp_distributed.components.prepare_data.step import run_step
-from kfp_distributed.components.train.run.runners.choose import RUNNER_VARIABLE
+from kfp_distributed.components.train.run.runners.runner_choice import RUNNER_VARIABLE
 from kfp_distributed.storage.dataset import DatasetManifest
 from kfp_distributed.storage.object_stores.embedded import embedded_object_store
 

@@ -11,7 +11,7 @@ from kfp import dsl
 from kfp_distributed.components import SingleJob, Split, prepare_data
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.split_parameter import KEYS, MAXIMUM_SEED, parse_split, split_schema
-from kfp_distributed.components.train.describe.kinds import shown
+from kfp_distributed.components.train.describe.value_kinds import shown
 from kfp_distributed.pipelines.train_and_export import train_and_export
 
 SCHEMA = jsonschema.Draft202012Validator(split_schema())

@@ -10,7 +10,7 @@ from kfp_distributed.components.prepare_data.report import profile
 from kfp_distributed.components.prepare_data.report.profile import MAXIMUM_FEATURES, feature_count
 from kfp_distributed.components.summaries.moments import Moments
 from kfp_distributed.storage.dataset import Column, DatasetManifest, mean_and_std
-from kfp_distributed.trainers.runtime.data_loading.feed import scaling
+from kfp_distributed.trainers.runtime.data_loading.epoch_steps import scaling
 
 NUMBERS = st.floats(-(2**20), 2**20, width=32) | st.just(float("nan"))
 

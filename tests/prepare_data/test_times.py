@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kfp_distributed.components.prepare_data.columns.times import time_keys, time_text, time_type
+from kfp_distributed.components.prepare_data.columns.split_times import time_keys, time_text, time_type
 from kfp_distributed.components.prepare_data.split.decided_splits import split_times
 from kfp_distributed.components.prepare_data.tables import csv_files
 from kfp_distributed.storage.dataset import read_batches

@@ -8,8 +8,8 @@ import pytest
 from kubernetes_api import KubernetesApi
 
 from kfp_distributed.cluster_api.client import WATCH_SECONDS, ClusterError
-from kfp_distributed.components.train.run.runners.kubernetes.create import gone
-from kfp_distributed.components.train.run.runners.kubernetes.create.gone import await_gone, until_gone
+from kfp_distributed.components.train.run.runners.kubernetes.create import gone_objects
+from kfp_distributed.components.train.run.runners.kubernetes.create.gone_objects import await_gone, until_gone
 
 pytestmark = pytest.mark.takes(2)
 
@@ -92,7 +92,7 @@ def test_watches_that_end_at_once_are_requested_less_and_less_often(server, monk
     pauses = []
     api = server.connect()
     monkeypatch.setattr(api, "watch", lambda *arguments: iter(()))
-    monkeypatch.setattr(gone, "time", SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append))
+    monkeypatch.setattr(gone_objects, "time", SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append))
     list(until_gone(api, PODS, {}, 20))
     assert pauses == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 5, 5, 5])
 

@@ -7,13 +7,13 @@ from kubernetes_api import KubernetesApi
 from train.programs.jobs import make_job, workers
 
 from kfp_distributed.cluster_api.reader import MayNotRead
-from kfp_distributed.components.train.run.runners.choose import (
+from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.runners.runner_choice import (
     choose_runner,
     cluster_reader,
     kubernetes_runner,
     pod_object_store,
 )
-from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.tell.log_format import log
 from kfp_distributed.pipelines.local_run import local_run
 from kfp_distributed.storage.kubeflow.kfp_store import SECRET_VARIABLE, StoreReference

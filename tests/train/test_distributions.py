@@ -25,8 +25,8 @@ from kfp_distributed.components.train.describe.distributions import (
     types_of,
 )
 from kfp_distributed.components.train.describe.keys import keys_of
-from kfp_distributed.components.train.describe.kinds import is_blank, shown
 from kfp_distributed.components.train.describe.specification import DistributionType
+from kfp_distributed.components.train.describe.value_kinds import is_blank, shown
 
 
 def is_of_json(value):

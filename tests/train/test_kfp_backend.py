@@ -23,7 +23,7 @@ from kfp_distributed.components.train.run.identity import (
     own_task_path,
     record_success,
 )
-from kfp_distributed.components.train.run.runners import choose
+from kfp_distributed.components.train.run.runners import runner_choice
 from kfp_distributed.components.train.tell.log_format import log
 from kfp_distributed.components.train.tell.records import Records
 from kfp_distributed.deploy import __file__ as deploy_file
@@ -160,7 +160,7 @@ class TestNodeName:
 class TestStepEnvironment:
     @pytest.fixture(autouse=True)
     def pod(self, server, monkeypatch, tmp_path):
-        monkeypatch.setattr(choose, "TOKEN_FILE", tmp_path)
+        monkeypatch.setattr(runner_choice, "TOKEN_FILE", tmp_path)
 
     @pytest.mark.parametrize(
         ("removed", "names"),
@@ -173,7 +173,7 @@ class TestStepEnvironment:
     def test_missing_variables_of_the_pod_are_logged(self, monkeypatch, capsys, removed, names):
         for name in removed:
             monkeypatch.delenv(name)
-        choose.warn_of_missing(URI, log)
+        runner_choice.warn_of_missing(URI, log)
         lines = brief_lines(capsys.readouterr().out)
         if names is None:
             assert lines == []
@@ -191,9 +191,9 @@ class TestStepEnvironment:
 
     def test_nothing_is_logged_of_a_step_that_no_backend_runs(self, monkeypatch, capsys, tmp_path):
         monkeypatch.delenv(POD_NAME_VARIABLE)
-        choose.warn_of_missing("/home/me/artifacts/digits/train/model", log)  # A notebook.
-        monkeypatch.setattr(choose, "TOKEN_FILE", tmp_path / "none")
-        choose.warn_of_missing(URI, log)
+        runner_choice.warn_of_missing("/home/me/artifacts/digits/train/model", log)  # A notebook.
+        monkeypatch.setattr(runner_choice, "TOKEN_FILE", tmp_path / "none")
+        runner_choice.warn_of_missing(URI, log)
         assert capsys.readouterr().out == ""
 
     def test_the_fields_of_a_task_config_are_those_of_kfp(self):

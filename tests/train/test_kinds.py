@@ -6,7 +6,7 @@ import numpy
 import pytest
 
 from kfp_distributed.components.train.describe.distributions import KEYS, parse_distribution
-from kfp_distributed.components.train.describe.kinds import shown
+from kfp_distributed.components.train.describe.value_kinds import shown
 
 CPUS = {
     2: "2",

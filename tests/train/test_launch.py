@@ -489,7 +489,7 @@ def test_success_without_a_model_is_a_failure(data, tmp_path, earlier, named):
 
 
 def test_a_model_that_cannot_be_read_is_not_reported_as_missing(data, tmp_path, monkeypatch):
-    monkeypatch.setitem(launch.__globals__, "STORE_AWAY_SECONDS", 1)
+    monkeypatch.setitem(launch.__globals__, "STORE_SECONDS", 1)
     (tmp_path / "objects" / "bucket").mkdir(parents=True)
     with ExitStack() as running:
         server = running.enter_context(embedded_object_store(tmp_path / "objects"))

@@ -21,11 +21,11 @@ from kfp_distributed.components.train.run.conclusions.status import failure_caus
 from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, LogLine, ReplicaChanged
 from kfp_distributed.components.train.run.launch import follow_job
 from kfp_distributed.components.train.run.runners import newest_checkpoint
-from kfp_distributed.components.train.run.runners.choose import choose_runner
 from kfp_distributed.components.train.run.runners.local import runner as local_runner
 from kfp_distributed.components.train.run.runners.local.gpus import visible_gpus
 from kfp_distributed.components.train.run.runners.local.ports import free_ports, is_taken
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.runners.runner_choice import choose_runner
 from kfp_distributed.components.train.tell.log_format import log
 from kfp_distributed.library.packages import install_command
 

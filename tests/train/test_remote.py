@@ -14,8 +14,7 @@ from train.programs.jobs import make_job
 from train.test_remote_token import BOUND, jwt
 
 from kfp_distributed.cluster_api.client import ClusterError
-from kfp_distributed.components.train.run.runners import choose
-from kfp_distributed.components.train.run.runners.choose import choose_runner, kubernetes_runner
+from kfp_distributed.components.train.run.runners import runner_choice
 from kfp_distributed.components.train.run.runners.kubernetes.connect.remote import (
     RemoteCluster,
     open_remote_cluster,
@@ -26,6 +25,7 @@ from kfp_distributed.components.train.run.runners.kubernetes.connect.remote_toke
     read_claims,
     renewal_command,
 )
+from kfp_distributed.components.train.run.runners.runner_choice import choose_runner, kubernetes_runner
 from kfp_distributed.components.train.tell.log_format import log
 
 pytestmark = pytest.mark.takes(3)
@@ -205,7 +205,7 @@ def test_an_unknown_key_is_named_with_the_allowed_ones(pem, key):
 
 def test_a_job_of_another_cluster_has_its_own_secret_and_no_owner(pem, server, monkeypatch, tmp_path, capsys):
     # The step runs in a pod, but this pod does not exist in the other cluster.
-    monkeypatch.setattr(choose, "TOKEN_FILE", tmp_path)
+    monkeypatch.setattr(runner_choice, "TOKEN_FILE", tmp_path)
     monkeypatch.setenv("KFP_POD_NAME", "step")
     monkeypatch.setenv("KFP_POD_UID", "1234")
     # The step's own settings of the object store do not apply to the other cluster.

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from train.test_specification import TYPES, as_dict
 
 from kfp_distributed.components.train.describe.distributions import KEYS, parse_distribution
-from kfp_distributed.components.train.describe.kinds import shown
+from kfp_distributed.components.train.describe.value_kinds import shown
 
 pytestmark = pytest.mark.takes(6)
 

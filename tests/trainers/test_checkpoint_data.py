@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from kfp_distributed.storage.dataset import Column, DatasetManifest, Label
-from kfp_distributed.trainers.architecture import end_if_other_data, keep_scales, record_data
+from kfp_distributed.trainers.resumed_network import end_if_other_data, keep_scales, record_data
 
 AGE = Column("age", "number", "float32", mean=2.5, std=1.5)
 SERIES = Column("series", "tensor", "float32", (2,), mean=(1.0, 2.0), std=(3.0, 3.0))

@@ -11,7 +11,7 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from kfp_distributed.storage.dataset import Column, DatasetManifest, Label, parts_of_rank
 from kfp_distributed.storage.files import sha256_of
-from kfp_distributed.trainers.runtime.data_loading.feed import (
+from kfp_distributed.trainers.runtime.data_loading.epoch_steps import (
     Epoch,
     describe_batch,
     fills,

@@ -17,7 +17,7 @@ from held_training import HELD, hold
 from mpi_jobs import kill_rank
 
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
-from kfp_distributed.trainers.runtime.data_loading.feed import plan_epoch
+from kfp_distributed.trainers.runtime.data_loading.epoch_steps import plan_epoch
 from kfp_distributed.trainers.runtime.job_description import STORE_AWAY
 
 pytestmark = pytest.mark.takes(60)

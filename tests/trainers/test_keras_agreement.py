@@ -17,7 +17,7 @@ from kfp_distributed.components.train.run.runners.local.runner import LocalRunne
 from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.storage.dataset import DatasetManifest, read_batches
 from kfp_distributed.trainers import train_specification
-from kfp_distributed.trainers.runtime.data_loading.feed import plan_epoch
+from kfp_distributed.trainers.runtime.data_loading.epoch_steps import plan_epoch
 from kfp_distributed.trainers.runtime.ranks.cluster import processors
 from kfp_distributed.trainers.runtime.ranks.tensorflow_settings import tensorflow_environment
 

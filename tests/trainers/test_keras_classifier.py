@@ -107,7 +107,7 @@ def test_the_evaluator_scores_the_checkpoint_before_a_damaged_one_once(folders, 
     from kfp_distributed.trainers.keras_training import evaluator
     from kfp_distributed.trainers.keras_training.keras_fit import compile_model, keep_checkpoints, read_position
     from kfp_distributed.trainers.keras_training.keras_model import build_model
-    from kfp_distributed.trainers.runtime.data_loading.feed import read_manifest
+    from kfp_distributed.trainers.runtime.data_loading.epoch_steps import read_manifest
 
     job = JobDescription("job", {}, {}, "", "", "", str(tmp_path / "stored"), "", "worker-0", (), 0)
     (tmp_path / "job.json").write_text(job.to_json())

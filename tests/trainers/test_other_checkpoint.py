@@ -103,7 +103,7 @@ def test_a_checkpoint_of_another_optimizer_is_refused(resumed, tmp_path):
     from kfp_distributed.trainers.epochs.position import Position
     from kfp_distributed.trainers.keras_training.keras_fit import compile_model, keep_checkpoints
     from kfp_distributed.trainers.keras_training.keras_model import build_model
-    from kfp_distributed.trainers.runtime.data_loading.feed import read_manifest
+    from kfp_distributed.trainers.runtime.data_loading.epoch_steps import read_manifest
 
     manifest = read_manifest(str(resumed / "train_dir"))
 
@@ -124,7 +124,7 @@ def test_the_evaluator_refuses_it_as_well(resumed):
 
     from kfp_distributed.trainers.keras_training.keras_fit import check_network
     from kfp_distributed.trainers.keras_training.keras_model import build_model
-    from kfp_distributed.trainers.runtime.data_loading.feed import read_manifest
+    from kfp_distributed.trainers.runtime.data_loading.epoch_steps import read_manifest
 
     path, manifest = tf.train.latest_checkpoint(resumed / "checkpoint_dir"), read_manifest(str(resumed / "train_dir"))
     check_network(build_model(manifest, [16]), path)

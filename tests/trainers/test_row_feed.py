@@ -14,7 +14,7 @@ from held_training import HELD, hold
 
 from kfp_distributed.storage import ChecksumMismatch
 from kfp_distributed.storage.dataset import parts_of_rank
-from kfp_distributed.trainers.runtime.data_loading.feed import read_manifest
+from kfp_distributed.trainers.runtime.data_loading.epoch_steps import read_manifest
 from kfp_distributed.trainers.runtime.data_loading.row_dataset import dataset_of_rows
 from kfp_distributed.trainers.runtime.data_loading.row_feed import CACHE_VARIABLE, cache_bytes, open_rows
 from kfp_distributed.trainers.runtime.job_description import STORE_AWAY

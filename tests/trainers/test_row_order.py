@@ -13,7 +13,7 @@ from environments import environment, trainer_python
 from forked_replicas import forked
 
 from kfp_distributed.storage.dataset import Shard, ShardPart, whole_shard
-from kfp_distributed.trainers.runtime.data_loading.feed import plan_epoch
+from kfp_distributed.trainers.runtime.data_loading.epoch_steps import plan_epoch
 from kfp_distributed.trainers.runtime.data_loading.row_order import (
     Block,
     Chapter,

@@ -15,7 +15,7 @@ from faulty_proxy import Fault, faulty_proxy
 
 from kfp_distributed.storage import ChecksumMismatch, embedded_object_store, open_store
 from kfp_distributed.storage.dataset import Column, Label, parts_of_rank, read_batches
-from kfp_distributed.trainers.runtime.data_loading.feed import plan_epoch, steps_of_epoch
+from kfp_distributed.trainers.runtime.data_loading.epoch_steps import plan_epoch, steps_of_epoch
 from kfp_distributed.trainers.runtime.data_loading.row_cache import RowCache
 from kfp_distributed.trainers.runtime.data_loading.row_order import OrderSeed, chapters_of_epoch
 from kfp_distributed.trainers.runtime.data_loading.row_stream import RowSource, RowStream, batches

@@ -14,7 +14,7 @@ from forked_replicas import forked
 
 from kfp_distributed.storage import ChecksumMismatch
 from kfp_distributed.storage.dataset import Column, Label, parts_of_rank
-from kfp_distributed.trainers.runtime.data_loading.feed import read_manifest
+from kfp_distributed.trainers.runtime.data_loading.epoch_steps import read_manifest
 from kfp_distributed.trainers.runtime.data_loading.rank_part import write_part
 from kfp_distributed.trainers.runtime.data_loading.row_feed import open_rows
 from kfp_distributed.trainers.runtime.data_loading.served_rows import FIRST, RowOptions, RowRequest, RowServer

@@ -34,7 +34,7 @@ BEFORE_STREAMS = """
 import json, sys
 import torch
 from kfp_distributed.trainers.epochs.position import plan_of_rows
-from kfp_distributed.trainers.runtime.data_loading.feed import read_manifest
+from kfp_distributed.trainers.runtime.data_loading.epoch_steps import read_manifest
 
 file, train_dir, batch_size, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 checkpoint = torch.load(file, weights_only=True)

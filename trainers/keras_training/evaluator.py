@@ -10,11 +10,11 @@ import tf_keras
 from kfp_distributed.storage.dataset import DatasetManifest
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.opener import open_store
-from kfp_distributed.trainers.architecture import keep_scales
 from kfp_distributed.trainers.epochs.best_epoch import EpochChoice, resume_best
 from kfp_distributed.trainers.keras_training.keras_best import read_best
 from kfp_distributed.trainers.keras_training.keras_fit import check_network, read_data, read_position
 from kfp_distributed.trainers.keras_training.keras_model import score
+from kfp_distributed.trainers.resumed_network import keep_scales
 from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import (
     NoUsableCheckpoint,
     complete_checkpoints,

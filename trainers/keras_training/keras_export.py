@@ -12,7 +12,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from kfp_distributed.storage.dataset import Column, DatasetManifest, input_shape, width
 from kfp_distributed.trainers.keras_training.keras_model import build_model
-from kfp_distributed.trainers.runtime.data_loading.feed import categories
+from kfp_distributed.trainers.runtime.data_loading.epoch_steps import categories
 
 _SERVING = "serving_default"
 _MATRIX = "features"

@@ -10,7 +10,8 @@ import tf_keras
 
 from kfp_distributed.storage.dataset import DatasetManifest, Label, Task
 from kfp_distributed.storage.files import unfinished_file
-from kfp_distributed.trainers.architecture import (
+from kfp_distributed.trainers.epochs.position import Position
+from kfp_distributed.trainers.resumed_network import (
     Architecture,
     architecture,
     end_if_other_data,
@@ -19,7 +20,6 @@ from kfp_distributed.trainers.architecture import (
     record_data,
     refuse,
 )
-from kfp_distributed.trainers.epochs.position import Position
 from kfp_distributed.trainers.runtime.data_loading.target import metrics_of
 
 _DATA = "data.json"

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tf_keras
 
 from kfp_distributed.storage.dataset import DatasetManifest, Label, read_batches
-from kfp_distributed.trainers.runtime.data_loading.feed import categories, fills, read_manifest, scaling
+from kfp_distributed.trainers.runtime.data_loading.epoch_steps import categories, fills, read_manifest, scaling
 from kfp_distributed.trainers.runtime.data_loading.target import count_outputs, metrics_of, scale_labels
 
 

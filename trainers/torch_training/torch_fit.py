@@ -17,13 +17,18 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from kfp_distributed.storage.dataset import DatasetManifest, Label, parts_of_rank, read_batches, width
-from kfp_distributed.trainers.architecture import has_epochs_left, keep_scales
 from kfp_distributed.trainers.epochs.best_epoch import choose_epoch
 from kfp_distributed.trainers.epochs.divergence import end_if_diverged
 from kfp_distributed.trainers.epochs.epoch_follower import EpochFollower
 from kfp_distributed.trainers.epochs.position import Position, plan_of_rows
+from kfp_distributed.trainers.resumed_network import has_epochs_left, keep_scales
 from kfp_distributed.trainers.runtime.checkpoints.folder_uploads import flush
-from kfp_distributed.trainers.runtime.data_loading.feed import Step, number_of_epochs, read_manifest, steps_of_epoch
+from kfp_distributed.trainers.runtime.data_loading.epoch_steps import (
+    Step,
+    number_of_epochs,
+    read_manifest,
+    steps_of_epoch,
+)
 from kfp_distributed.trainers.runtime.data_loading.row_feed import RowFeed, open_rows
 from kfp_distributed.trainers.runtime.data_loading.row_order import order_of_rows
 from kfp_distributed.trainers.runtime.data_loading.row_stream import batches as batches_of

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from kfp_distributed.storage.dataset import DatasetManifest, Label, input_shape, width
-from kfp_distributed.trainers.architecture import record_data
 from kfp_distributed.trainers.onnx_inputs import can_be_inputs, with_column_inputs
-from kfp_distributed.trainers.runtime.data_loading.feed import categories, fills, scaling
+from kfp_distributed.trainers.resumed_network import record_data
+from kfp_distributed.trainers.runtime.data_loading.epoch_steps import categories, fills, scaling
 from kfp_distributed.trainers.runtime.data_loading.target import count_outputs
 
 

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from kfp_distributed.storage.files import unfinished_file
-from kfp_distributed.trainers.architecture import (
+from kfp_distributed.trainers.epochs.epoch_follower import EpochFollower
+from kfp_distributed.trainers.epochs.position import Position
+from kfp_distributed.trainers.resumed_network import (
     Architecture,
     architecture,
     end_if_other_data,
     end_if_other_network,
     end_if_other_program,
 )
-from kfp_distributed.trainers.epochs.epoch_follower import EpochFollower
-from kfp_distributed.trainers.epochs.position import Position
 from kfp_distributed.trainers.torch_training.torch_network import Network
 
 _CHECKPOINT = "checkpoint.pt"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kfp_distributed.components.evaluate.pages.report import MAX_COLUMNS, RowPicture, row_png
+from kfp_distributed.components.evaluate.pages.classification_report import MAX_COLUMNS, RowPicture, row_png
 from kfp_distributed.components.evaluate.pages.signature_table import signature_table
 from kfp_distributed.components.evaluate.scoring.regression_scores import (
     RegressionEvaluation,

@@ -29,7 +29,7 @@ from kfp_distributed.components.prepare_data.columns.dates import (
 )
 from kfp_distributed.components.prepare_data.columns.python_values import python_values
 from kfp_distributed.components.prepare_data.columns.spelled_values import MERGED_FROM, number_names
-from kfp_distributed.components.prepare_data.columns.times import DATES, time_keys
+from kfp_distributed.components.prepare_data.columns.split_times import DATES, time_keys
 from kfp_distributed.components.prepare_data.sources.chunks import (
     CHUNK_BYTES,
     Chunk,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.columns.date_columns import PlainDates
 from kfp_distributed.components.prepare_data.columns.source import SPLIT_KEY, Source
-from kfp_distributed.components.prepare_data.columns.times import time_numbers
+from kfp_distributed.components.prepare_data.columns.split_times import time_numbers
 from kfp_distributed.components.prepare_data.pieces.growing_vocabulary import GrowingVocabulary
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.report.data_warnings import ColumnCounts, text_form

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import pyarrow as pa
 
 from kfp_distributed.components.prepare_data.columns.source import SplitBy
-from kfp_distributed.components.prepare_data.columns.times import time_text
+from kfp_distributed.components.prepare_data.columns.split_times import time_text
 from kfp_distributed.components.prepare_data.scan.split_keys import TEST, TRAIN, VALIDATION, hashes_of_texts
 from kfp_distributed.components.prepare_data.split.decided_splits import GroupSplit, TimeSplit
 

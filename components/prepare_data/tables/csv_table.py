@@ -29,7 +29,7 @@ from kfp_distributed.components.prepare_data.columns.date_columns import (
 )
 from kfp_distributed.components.prepare_data.columns.dates import are_dates
 from kfp_distributed.components.prepare_data.columns.spelled_values import FINITE, MERGED_FROM, numbers_of
-from kfp_distributed.components.prepare_data.columns.times import time_type
+from kfp_distributed.components.prepare_data.columns.split_times import time_type
 from kfp_distributed.components.prepare_data.csv_format import CsvFormat, utf8_line
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.sources.chunks import CountRows, FilePart, ignore_count, whole_file

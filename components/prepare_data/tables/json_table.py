@@ -15,7 +15,7 @@ from kfp_distributed.components.prepare_data.columns.column_kinds import (
 )
 from kfp_distributed.components.prepare_data.columns.date_columns import find_forms, open_dates
 from kfp_distributed.components.prepare_data.columns.dates import are_dates
-from kfp_distributed.components.prepare_data.columns.times import time_type
+from kfp_distributed.components.prepare_data.columns.split_times import time_type
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind, Options
 from kfp_distributed.components.prepare_data.sources.chunks import CountRows, FilePart, ignore_count, whole_file
 from kfp_distributed.components.prepare_data.sources.left_out import lines_about_keys

@@ -18,7 +18,7 @@ from kfp_distributed.components.prepare_data.columns.column_kinds import column_
 from kfp_distributed.components.prepare_data.columns.column_names import input_names
 from kfp_distributed.components.prepare_data.columns.date_columns import DateForms, find_forms, open_dates
 from kfp_distributed.components.prepare_data.columns.source import Source
-from kfp_distributed.components.prepare_data.columns.times import time_type
+from kfp_distributed.components.prepare_data.columns.split_times import time_type
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.sources.chunks import CountRows, FilePart, ignore_count, image_parts
 from kfp_distributed.components.prepare_data.sources.folder_splits import splits_of

@@ -19,7 +19,7 @@ from kfp_distributed.components.prepare_data.columns.column_kinds import (
     plain_type,
 )
 from kfp_distributed.components.prepare_data.columns.date_columns import DateForms, find_forms, open_dates
-from kfp_distributed.components.prepare_data.columns.times import time_type
+from kfp_distributed.components.prepare_data.columns.split_times import time_type
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.sources.chunks import (
     CountRows,

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 
 from kfp_distributed.components.prepare_data.columns.dates import ISO
-from kfp_distributed.components.prepare_data.columns.times import DATES
+from kfp_distributed.components.prepare_data.columns.split_times import DATES
 from kfp_distributed.components.prepare_data.sources.chunks import CountRows, FilePart, ignore_count
 from kfp_distributed.components.prepare_data.sources.read_rows import Reject, Rows
 from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath

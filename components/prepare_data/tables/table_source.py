@@ -10,7 +10,7 @@ from kfp_distributed.components.prepare_data.columns.column_names import check_n
 from kfp_distributed.components.prepare_data.columns.dates import ISO
 from kfp_distributed.components.prepare_data.columns.row_numbers import INDEX_NAMES, counts_rows, lines_about_index
 from kfp_distributed.components.prepare_data.columns.source import Source, SplitBy
-from kfp_distributed.components.prepare_data.columns.times import DATES
+from kfp_distributed.components.prepare_data.columns.split_times import DATES
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.sources.chunks import CountRows, FilePart, whole_file
 from kfp_distributed.components.prepare_data.sources.left_out import lines_about_columns

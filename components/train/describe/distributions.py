@@ -1,7 +1,7 @@
 """The `distribution_specification` of `train`: typed builders, checks and the JSON Schema. Pure.
 
-The fields of the builders are the single source of all keys. Each declares its kind of value, its meaning and its
-default, and the classes say which types of job it belongs to. The checks of a dict, the error messages, the JSON Schema
+A key is a field of a builder here and of `DistributionSpecification`. Here it has its kind, its meaning and its default,
+and the classes say which types of job it belongs to. The checks of a dict, the error messages, the JSON Schema
 and the reference page are made from them.
 """
 
@@ -11,7 +11,20 @@ from typing import Any, ClassVar, Literal
 
 from kfp_distributed.components.train.describe.builder import Builder
 from kfp_distributed.components.train.describe.keys import Key, dict_key, entries_of, keys_of, read_keys, schema_of
-from kfp_distributed.components.train.describe.kinds import (
+from kfp_distributed.components.train.describe.pipeline_values import is_of_pipeline, refuse_what_kfp_cannot_insert
+from kfp_distributed.components.train.describe.pod_settings import (
+    NODE_LABELS,
+    TOLERATIONS,
+    VOLUMES,
+    Toleration,
+    Volume,
+)
+from kfp_distributed.components.train.describe.specification import (
+    DistributionSpecification,
+    DistributionType,
+    OperatorKey,
+)
+from kfp_distributed.components.train.describe.value_kinds import (
     AT_LEAST_ONE,
     BOOLEAN,
     COUNT,
@@ -28,19 +41,6 @@ from kfp_distributed.components.train.describe.kinds import (
     object_name,
     read_entry,
     shown,
-)
-from kfp_distributed.components.train.describe.pipeline_values import is_of_pipeline, refuse_what_kfp_cannot_insert
-from kfp_distributed.components.train.describe.pod_settings import (
-    NODE_LABELS,
-    TOLERATIONS,
-    VOLUMES,
-    Toleration,
-    Volume,
-)
-from kfp_distributed.components.train.describe.specification import (
-    DistributionSpecification,
-    DistributionType,
-    OperatorKey,
 )
 
 Time = float | str | None

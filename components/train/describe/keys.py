@@ -5,7 +5,7 @@ from dataclasses import field, fields, is_dataclass
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from kfp_distributed.components.train.describe.kinds import Kind, is_blank, read_entry, shown
+from kfp_distributed.components.train.describe.value_kinds import Kind, is_blank, read_entry, shown
 
 
 class Key(NamedTuple):

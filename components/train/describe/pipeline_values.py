@@ -6,7 +6,7 @@ This module does not import kfp. It knows these values by their text, which is a
 import re
 from collections.abc import Iterator, Mapping
 
-from kfp_distributed.components.train.describe.kinds import shown
+from kfp_distributed.components.train.describe.value_kinds import shown
 
 _CHANNEL = re.compile(r"\{\{channel:task=[^;]*;name=[^;]*;type=([^;]*);\}\}")
 _DICT_OR_LIST = re.compile(r"(?i)(dict|list|struct)\b")

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from kfp_distributed.components.train.describe.keys import dict_key, entries_of, keys_of, read_keys, required, schema_of
-from kfp_distributed.components.train.describe.kinds import (
+from kfp_distributed.components.train.describe.value_kinds import (
     BOOLEAN,
     DNS_NAME,
     MAPPING,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from kfp_distributed.components.train.describe.kinds import Pairs, shown
+from kfp_distributed.components.train.describe.value_kinds import Pairs, shown
 
 DistributionType = Literal["Job", "MPI", "TF", "PyTorch"]
 

@@ -48,10 +48,7 @@ from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, model_
 from kfp_distributed.storage.object_stores.buckets import require_bucket
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.uri import join_uri
-from kfp_distributed.trainers.runtime.job_description import TENSORBOARD, JobDescription
-
-STORE_AWAY_SECONDS = 600.0
-"""How long to retry reading the model while the object store is away. The leader retries saving it as long."""
+from kfp_distributed.trainers.runtime.job_description import STORE_SECONDS, TENSORBOARD, JobDescription
 
 METRICS_SECONDS = 3.0
 """How long reading the metrics of a failed job may delay its error. They are two small objects."""
@@ -189,7 +186,7 @@ def _judge(
         facts: list[Fact] = [event, JobEnded(clock(), True, happened=happened)]
         return reduce(advance, facts, status), saved
     try:
-        model = verify_model(open_store(description.model_uri, retry_seconds=STORE_AWAY_SECONDS))
+        model = verify_model(open_store(description.model_uri, retry_seconds=STORE_SECONDS))
         if model.request != description.request:
             text = f"the one in {description.model_uri} is of the job {model.job!r} with another request"
             raise ModelIncomplete(text)

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 from kfp_distributed.components.train.run.facts import Log
-from kfp_distributed.components.train.run.launch import STORE_AWAY_SECONDS
 from kfp_distributed.components.train.run.signals import ended_by_signals
 from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.storage.errors import StorageError
@@ -17,6 +16,7 @@ from kfp_distributed.storage.model import MODEL_MANIFEST
 from kfp_distributed.storage.object_stores.buckets import require_bucket
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.uri import join_uri, parse_uri
+from kfp_distributed.trainers.runtime.job_description import STORE_SECONDS
 
 
 @contextmanager
@@ -67,6 +67,6 @@ def staged(request: Request, log: Log) -> Iterator[Request]:
         staged_folders: dict[str, Any] = {name: join_uri(root, name) for name in local_folders}
         yield replace(request, **staged_folders)
         if "model_uri" in local_folders:
-            model = open_store(join_uri(root, "model_uri"), retry_seconds=STORE_AWAY_SECONDS)
+            model = open_store(join_uri(root, "model_uri"), retry_seconds=STORE_SECONDS)
             model.download_folder(local_folders["model_uri"])
             is_downloaded = True

@@ -1,1 +1,1 @@
-"""What a training leaves behind: its log, its report, its summary, and its run of an experiment tracker."""
+"""What a training tells: its log while it runs; its report, its summary and its run of a tracker afterwards."""

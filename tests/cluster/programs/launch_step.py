@@ -14,7 +14,7 @@ from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.components.train.describe.training_job import TrainingJob
 from kfp_distributed.components.train.run.facts import Level
 from kfp_distributed.components.train.run.launch import TrainingFailed, launch
-from kfp_distributed.components.train.run.runners.choose import kubernetes_runner
+from kfp_distributed.components.train.run.runners.runner_choice import kubernetes_runner
 from kfp_distributed.components.train.run.shown_progress.log_entry import JOB, LogEntry
 from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.components.train.tell.records import Records

@@ -16,7 +16,7 @@ from kfp_distributed.components.prepare_data.preparation_pods.preparation_reques
     preparation_folder,
 )
 from kfp_distributed.components.prepare_data.preparation_pods.preparation_run import prepare_in_pods
-from kfp_distributed.components.train.run.runners.choose import kubernetes_runner
+from kfp_distributed.components.train.run.runners.runner_choice import kubernetes_runner
 from kfp_distributed.components.train.run.shown_progress.log_entry import JOB, LogEntry
 from kfp_distributed.components.train.tell.step_log import StepLog
 from kfp_distributed.components.worker_pool.worker_job import parse_worker_settings

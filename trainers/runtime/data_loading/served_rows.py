@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kfp_distributed.storage.dataset import DatasetManifest, ShardPart, parts_of_rank
-from kfp_distributed.trainers.runtime.data_loading.feed import read_manifest
+from kfp_distributed.trainers.runtime.data_loading.epoch_steps import read_manifest
 from kfp_distributed.trainers.runtime.data_loading.rank_part import read_part
 from kfp_distributed.trainers.runtime.data_loading.row_feed import RowFeed, open_rows
 from kfp_distributed.trainers.runtime.data_loading.row_stream import Windows

@@ -15,7 +15,7 @@ from kfp_distributed.components.train.run.facts import Fact, JobEvent, Log, Tick
 from kfp_distributed.components.train.run.runners.kubernetes.cluster_records.pods import job_end
 from kfp_distributed.components.train.run.runners.kubernetes.connect.remote_token import RenewableToken
 from kfp_distributed.components.train.run.runners.kubernetes.create.choose_operator import choose_operator
-from kfp_distributed.components.train.run.runners.kubernetes.create.gone import await_gone
+from kfp_distributed.components.train.run.runners.kubernetes.create.gone_objects import await_gone
 from kfp_distributed.components.train.run.runners.kubernetes.create.object_requests import (
     await_removal,
     create,

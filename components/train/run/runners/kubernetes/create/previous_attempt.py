@@ -3,7 +3,7 @@
 from kfp_distributed.cluster_api.client import ClusterApi, ClusterError
 from kfp_distributed.components.train.describe.manifests import JOB_LABEL
 from kfp_distributed.components.train.run.facts import Log
-from kfp_distributed.components.train.run.runners.kubernetes.create.gone import until_gone
+from kfp_distributed.components.train.run.runners.kubernetes.create.gone_objects import until_gone
 
 BUSY_SECONDS = 90.0
 """Seconds that a busy kubelet may need to end a pod, in addition to the grace period of the pod."""

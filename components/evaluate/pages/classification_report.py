@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from kfp_distributed.components.evaluate.pages.signature_table import signature_table
 from kfp_distributed.components.evaluate.scoring.calibration import BINS, Calibration
+from kfp_distributed.components.evaluate.scoring.classification_scores import Evaluation, Scores, shown_error
 from kfp_distributed.components.evaluate.scoring.curves import Curve
 from kfp_distributed.components.evaluate.scoring.mistakes import Mistake
-from kfp_distributed.components.evaluate.scoring.scores import Evaluation, Scores, shown_error
 from kfp_distributed.components.evaluate.scoring.spool import MEMORY
 from kfp_distributed.components.summaries.row_texts import row_texts
 from kfp_distributed.reports.charts import Chart, heatmap, histogram, line_chart
