@@ -1,7 +1,7 @@
 """The `distribution_specification` of `train`: typed builders, checks and the JSON Schema. Pure.
 
-A key is a field of a builder here and of `DistributionSpecification`. Here it has its kind, its meaning and its default,
-and the classes say which types of job it belongs to. The checks of a dict, the error messages, the JSON Schema
+A key is a field of a builder here and of `DistributionSpecification`. Here it has its kind, its meaning and its
+default, and the classes say which types of job it belongs to. The checks of a dict, the error messages, the JSON Schema
 and the reference page are made from them.
 """
 
