@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kfp_distributed.components.prepare_data.columns.dates import microseconds
 from kfp_distributed.components.prepare_data.csv_format import CsvFormat
 from kfp_distributed.components.prepare_data.preparation_options import parse_options
 from kfp_distributed.components.prepare_data.tables import csv_files, json_table, schema_table
@@ -317,6 +318,39 @@ def test_numbers_that_may_be_months_are_named(file, run, capsys, form, shown, en
     assert "which may be dates" not in capsys.readouterr().out
     run(source, "input")
     assert ("column 'at' has numbers such as 01.2018, which may be dates" in capsys.readouterr().out) == ("." in form)
+
+
+@pytest.mark.parametrize(
+    ("form", "texts", "dates"),
+    [
+        ("%d%m%Y", ["1012018", "01022018", "3032018.0", "28122018"], ["01-01", "02-01", "03-03", "12-28"]),
+        ("%m%d%Y", ["1012018", "2112018", "11012018"], ["01-01", "02-11", "11-01"]),
+        ("%d%m%y", ["10118", "020318", "281218"], ["01-01", "03-02", "12-28"]),
+        ("%y%m%d", ["180102", "180212.00"], ["01-02", "02-12"]),
+        ("%Y%m%d", ["20181016.0", "20180101"], ["10-16", "01-01"]),
+        ("%m.%Y", ["1.2018", "10.2018"], ["01-01", "10-01"]),
+        ("%Y.%m", ["2018.01", "2018.10"], ["01-01", "10-01"]),
+    ],
+)
+def test_zeros_that_a_number_has_lost_are_those_of_its_date(form, texts, dates):
+    days, unusable = microseconds(pa.array(texts), form)
+    assert unusable.tolist() == []
+    expected = pa.array([f"2018-{date}" for date in dates]).cast(pa.timestamp("us")).cast(pa.int64())
+    assert days.to_pylist() == expected.to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("form", "text"), [("%Y.%m", "2018.1"), ("%Y%m%d", "2018111"), ("%Y%m%d", "20181016.5"), ("%d%m%Y", "101201")]
+)
+def test_numbers_that_may_be_two_dates_are_none(form, text):
+    assert microseconds(pa.array([text]), form)[1].tolist() == [0]
+
+
+def test_a_year_with_lost_zeros_is_known():
+    assert (
+        microseconds(pa.array(["10.202"]), "%m.%Y")[0].to_pylist()
+        == microseconds(pa.array(["2020-10-01"]))[0].to_pylist()
+    )
 
 
 def test_other_numbers_are_not_named_as_dates(file, run, capsys):

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.columns.missing_texts import without_blanks_alone
 
+OPEN_ORDER = "\0day or month"
+"""Begin of the names of dates of which either number may be the day."""
+
 ISO = "%Y-%m-%d"
 """The form of ISO dates. A form is a format of strptime. Where it has no time of day, one may follow the date."""
 
@@ -80,6 +83,9 @@ def _pattern(form: str) -> str:
 _PATTERNS = {form: _pattern(form) for family in (*_FAMILIES, _SHORT_FORMS) for form in family}
 # Days alone have several spellings, in digits and in times of day.
 _FORMS_OF_DAYS = [form for family in _FAMILIES for form in family if "%d" in form]
+# Dates whose day and month may be in either order, unless one of the numbers is above 12.
+_OPEN_FORMS = [f"{first}{sign}{second}{sign}%Y" for sign in "/-" for first, second in (("%d", "%m"), ("%m", "%d"))]
+_OPEN_ORDER = r"^\s*(0?[1-9]|1[0-2])[/-](0?[1-9]|1[0-2])[/-]"
 
 
 def are_dates(texts: pa.StringArray) -> bool:
@@ -184,15 +190,39 @@ def digits_of_numbers(numbers: pa.Array, form: str) -> pa.StringArray | None:
         numbers: The numbers. Null and NaN are missing.
         form: A format of strptime.
     """
-    digits = re.fullmatch(r"\d+(?:\.(\d+))?", example := _EPOCH.strftime(form))
+    digits = _digits(form)
     if not digits:
         return None
     distinct = numbers.dictionary_encode()
-    width, decimals = len(example), len(digits[1] or "")
+    width, decimals = digits[0] + digits[1] + (digits[1] > 0), digits[1]
     texts = [
         None if number != number else f"{number:0{width}.{decimals}f}" for number in distinct.dictionary.to_pylist()
     ]
     return pa.array(texts, pa.string()).take(distinct.indices)
+
+
+@lru_cache
+def _digits(form: str) -> tuple[int, int] | None:
+    """Return the numbers of digits before and after the point of dates that are numbers; None for other dates."""
+    found = re.fullmatch(r"(\d+)(?:\.(\d+))?", _EPOCH.strftime(form))
+    return (len(found[1]), len(found[2] or "")) if found else None
+
+
+def _with_all_digits(text: str, form: str) -> str:
+    """Return a date with the zeros that a program left out that took it for a number: 01012018 for 1012018.0.
+
+    Raises:
+        ValueError: It may be January or October, such as 2018.1 of the form %Y.%m.
+    """
+    digits, number = _digits(form), re.fullmatch(r"(\d+)(?:\.(\d+))?", text)
+    if not digits or not number:
+        return text
+    whole, fraction = number[1].zfill(digits[0]), (number[2] or "").rstrip("0")
+    if not digits[1]:
+        return f"{whole}.{fraction}" if fraction else whole
+    if form.endswith("%m") and len(number[2] or "") < digits[1]:
+        raise ValueError(text)
+    return f"{whole}.{fraction.ljust(digits[1], '0')}"
 
 
 def _usual(texts: pa.StringArray, form: str) -> pa.Int64Array | None:
@@ -223,7 +253,8 @@ def _usual(texts: pa.StringArray, form: str) -> pa.Int64Array | None:
 def names_of_dates(texts: pa.StringArray) -> pa.StringArray:
     """Return dates and times by their moment, so that one has one name in all spellings. Other texts stay.
 
-    A date whose day and month may be in either order has a name of its own: 2/1/2024 is that of 02/01/2024 alone.
+    A date whose day and month may be in either order has a name of its own: 2/1/2024 is that of 02-01-2024 alone. Where
+    points separate them, the day is first.
     """
     may_be = pc.fill_null(pc.match_substring_regex(texts, _MAY_BE_DATE), False)
     if not may_be.true_count:
@@ -236,10 +267,10 @@ def names_of_dates(texts: pa.StringArray) -> pa.StringArray:
         if not found.true_count:
             continue
         moments, _ = microseconds(pc.if_else(found, exact, None), form)
-        prefix = f"\0date {form if re.match('%[dm].%[dm]', form) else ''}"
-        names = pc.if_else(
-            moments.is_valid(), pc.binary_join_element_wise(prefix, moments.cast(pa.string()), " "), names
-        )
+        is_open_order = pc.match_substring_regex(exact, _OPEN_ORDER if form in _OPEN_FORMS else "^$")
+        prefix = pc.if_else(is_open_order, OPEN_ORDER, "\0date")
+        found_names = pc.binary_join_element_wise(prefix, moments.cast(pa.string()), " ")
+        names = pc.if_else(moments.is_valid(), found_names, names)
         is_open = pc.and_not(is_open, found)
     return pc.replace_with_mask(texts, may_be, names)
 
@@ -275,6 +306,8 @@ def _time(text: str, form: str) -> datetime:
             pass
     elif _TIME_DIRECTIVES.search(form):
         return datetime.strptime(text, form)
+    else:
+        text = _with_all_digits(text, form)
     found = _TIME_AT_END.search(text)
     if not found:
         return _day(text, form)

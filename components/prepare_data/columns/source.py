@@ -226,7 +226,11 @@ class _Converter:
         """Return what decides about the split: the text of a group, or an integer in the order of the times."""
         if split_by.kind == "group":
             # Which other values the column has is not known yet. Groups that become one stay in one split.
-            key = number_names(pc.utf8_trim_whitespace(self.names(split_by.column, values)), of_any_form=True)
+            if split_by.time_form == ISO:
+                key = number_names(pc.utf8_trim_whitespace(self.names(split_by.column, values)), of_any_form=True)
+            else:
+                times = self._microseconds(split_by.column, values, split_by.time_form, is_needed=True)
+                key = times.cast(pa.timestamp("us")).cast(pa.string())
         elif split_by.time_type == DATES:
             key = self._microseconds(split_by.column, values, split_by.time_form, is_needed=True)
         else:

@@ -40,7 +40,7 @@ from kfp_distributed.components.prepare_data.scan.chunk_scan import (
     scan_blocks,
 )
 from kfp_distributed.components.prepare_data.scan.scan_result import LEFT_OUT, Scan
-from kfp_distributed.components.prepare_data.scan.split_keys import DRAWN, FIXED_SPLIT, group_names
+from kfp_distributed.components.prepare_data.scan.split_keys import DRAWN, FIXED_SPLIT, dates_of_two_forms, group_names
 from kfp_distributed.components.prepare_data.sources.chunks import CHUNK_BYTES
 from kfp_distributed.components.prepare_data.sources.read_rows import RejectedRows, rows_by_column
 from kfp_distributed.storage.dataset import Column
@@ -295,13 +295,21 @@ class Merge:
         """Return a line if two of the first groups look alike."""
         first = [*self._all.groups.first]
         groups = dict(zip(group_names(pa.array(first, pa.string())).to_pylist(), first, strict=True))
+        lines = []
+        if dates := dates_of_two_forms(groups):
+            lines.append(
+                f"group_column {self._source.split_by.column!r} has dates in several forms, such as {dates[0]!r} and "
+                f"{dates[1]!r}, and one day can be two groups, because nothing tells which number is the day: write "
+                "ISO dates in the source, so that its rows are in one split"
+            )
         alike = next(pairs_alike(groups.values()), None)
         if not alike:
-            return []
+            return lines
         return [
+            *lines,
             f"group_column {self._source.split_by.column!r} has the values {' and '.join(shown_apart(*alike))}, "
             f"{difference(*alike)}, and are two groups. If they are one value, write it in one way in the source, so "
-            "that its rows are in one split"
+            "that its rows are in one split",
         ]
 
     def _unseen(self, columns: Iterable[Column]) -> tuple[Unseen, ...]:

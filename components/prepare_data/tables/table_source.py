@@ -7,7 +7,7 @@ from functools import partial
 import pyarrow as pa
 
 from kfp_distributed.components.prepare_data.columns.column_names import check_names, input_names
-from kfp_distributed.components.prepare_data.columns.dates import ISO
+from kfp_distributed.components.prepare_data.columns.dates import ISO, form_of
 from kfp_distributed.components.prepare_data.columns.row_numbers import INDEX_NAMES, counts_rows, lines_about_index
 from kfp_distributed.components.prepare_data.columns.source import Source, SplitBy
 from kfp_distributed.components.prepare_data.columns.split_times import DATES
@@ -93,10 +93,10 @@ def split_by(options: Options, time_type: pa.DataType, time_form: str) -> SplitB
     Args:
         options: The names of the columns.
         time_type: Type in which times are compared.
-        time_form: Form of the texts of times, or of the digits of numbers.
+        time_form: Form of the texts of times, or of the digits of numbers. That of groups is the declared one.
     """
     if options.group_column:
-        return SplitBy(options.group_column, "group")
+        return SplitBy(options.group_column, "group", time_form=form_of(options.columns.get(options.group_column, "")))
     if not options.time_column:
         return SplitBy()
     if time_form != ISO and not pa.types.is_timestamp(time_type):
