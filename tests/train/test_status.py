@@ -298,8 +298,8 @@ POSITION = ['  File "program.py", line 1', "    a b", "SyntaxError: invalid synt
         (SETTINGS, SETTINGS, 20),
         ([FIRST, *FRAMES * 9, "KeyError: 1"], [FIRST, "KeyError: 1"], 20),
         # Only the end of the traceback is among the last lines.
-        (FRAMES * 15, [], 0),
-        ([*FRAMES * 14, "KeyError: 1"], ["KeyError: 1"], 4),
+        (FRAMES * 50, [], 0),
+        ([*FRAMES * 49, "KeyError: 1"], ["KeyError: 1"], 4),
         ([FIRST, *FRAMES, "RuntimeError: Errors:", *SIZES], [FIRST, "RuntimeError: Errors:", *SIZES], 26),
         (
             [FIRST, *FRAMES, "KeyError: 1", "", f"{CHAINED} occurred:", "", FIRST, *FRAMES, "E: x", *SIZES],
@@ -322,6 +322,19 @@ def test_the_last_lines_have_no_frames_and_do_not_begin_within_an_exception(last
     *lines, _ = brief_lines(failure_cause(follow(*facts)))
     expected = [*before, *(f"{prefix}{text}" for text in shown)][-count:] if count else []
     assert lines == [f"[worker-1] {text}" for text in expected]
+
+
+def test_of_a_long_text_of_an_exception_the_beginning_is_shown():
+    text = [FIRST, *FRAMES, "RuntimeError: Errors in loading:", *(f"\tsize {number}" for number in range(100))]
+    facts = [
+        *(line(2, "worker-1", each) for each in text),
+        changed(3, "worker-1", "failed", exit_code=1),
+        ended(4, "It is so."),
+    ]
+    *lines, sentence = brief_lines(failure_cause(follow(*facts)))
+    shown = [FIRST, "RuntimeError: Errors in loading:", *(f"\tsize {number}" for number in range(37)), "…"]
+    assert lines == [f"[worker-1] {each}" for each in shown]
+    assert sentence.endswith("after the start of the job: RuntimeError: Errors in loading. It is so.")
 
 
 def test_the_cause_among_restarted_replicas_is_the_root_of_the_newest_failures():

@@ -49,7 +49,8 @@ _RANK = r"(?:\[[\w,.-]+\](?:<\w+>)?:)*"
 """Beginning of a line that launchers of ranks add: "[rank1]:" of torchrun, "[1,0]<stderr>:" of mpirun. torch adds
 "[rank1]: ", with a space."""
 
-_EXCEPTION = re.compile(rf"{_RANK} ?(?P<line>(?P<name>(?:[^\W\d]\w*\.)*[A-Z]\w*)(?:: .*|:? *))", re.DOTALL)
+# Two blanks and a bar are before a group of exceptions, more blanks before those in it.
+_EXCEPTION = re.compile(rf"{_RANK} ?(?:  \| )?(?P<line>(?P<name>(?:[^\W\d]\w*\.)*[A-Z]\w*)(?:: .*|:? *))", re.DOTALL)
 _ERROR_NAME = re.compile(r".*(Error|Exception|Interrupt)")
 _TRACEBACK_LINE = re.compile(rf"{_RANK}  +\S.*", re.DOTALL)
 _FIRST_LINE = "Traceback (most recent call last)"
@@ -115,6 +116,8 @@ def lines_of_cause(lines: Sequence[str], usual: int) -> Sequence[str]:
 
     The frames of tracebacks are left out, since the log of the step has shown them.
 
+    Of an exception with a longer text, the beginning is returned.
+
     Args:
         lines: The known lines.
         usual: Number of lines to return otherwise.
@@ -132,7 +135,9 @@ def lines_of_cause(lines: Sequence[str], usual: int) -> Sequence[str]:
     # With the exceptions that led to it.
     while starts and any(line.startswith(_CHAINED) for line in plain[starts[-1] : first]):
         first = starts.pop()
-    return shown[first if first < begin < end else begin :]
+    if not first < begin < end:
+        return shown[begin:]
+    return shown[first:] if len(shown) - first <= 2 * usual else [*shown[first : first + 2 * usual - 1], "…"]
 
 
 def _without_frames(lines: Iterable[str]) -> Iterator[str]:

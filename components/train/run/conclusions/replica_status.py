@@ -11,8 +11,8 @@ from kfp_distributed.components.train.run.conclusions.failures import lines_of_c
 from kfp_distributed.components.train.run.facts import LogLine, ReplicaChanged, ReplicaSample
 from kfp_distributed.trainers.runtime.monitoring.progress import parse_progress
 
-LAST_LINES = 60
-"""Number of log lines that are kept for each replica."""
+LAST_LINES = 200
+"""Number of log lines that are kept for each replica: the frames and the text of most exceptions have fewer."""
 
 _SHOWN_LINES = 20
 """So many of them are in the cause of a failure, or more if they would begin within an exception."""
