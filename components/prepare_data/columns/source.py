@@ -5,7 +5,6 @@ fixed-size list of uint8, float32 or float64, and a kept column has its own type
 float64 column where numbers are predicted. A reader holds about one batch in memory. Every pass yields the same rows.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,6 +26,7 @@ from kfp_distributed.components.prepare_data.columns.dates import (
     form_of,
     microseconds,
 )
+from kfp_distributed.components.prepare_data.columns.list_texts import list_of_text
 from kfp_distributed.components.prepare_data.columns.python_values import python_values
 from kfp_distributed.components.prepare_data.columns.spelled_values import MERGED_FROM, number_names
 from kfp_distributed.components.prepare_data.columns.split_times import DATES, time_keys
@@ -275,10 +275,11 @@ class _Converter:
         """Return values in another type, with null in the place of those that it does not hold."""
         parts = []
         # Halves that do not fit are divided again, down to single values. The last half on the stack is the first one.
-        stack = [range(len(values))]
+        stack, is_nested = [range(len(values))], pa.types.is_nested(values.type)
         while stack:
             rows = stack.pop()
-            part = values[rows.start : rows.stop]
+            # A cast of a slice of lists also casts the entries of the rows beside it.
+            part = values.take(pa.array(rows)) if is_nested else values[rows.start : rows.stop]
             try:
                 parts.append(part.cast(kind))
                 continue
@@ -301,12 +302,10 @@ class _Converter:
         lists: list[object] = []
         for row, text in enumerate(texts.to_pylist()):
             try:
-                lists.append(None if text is None else pa.array(json.loads(text), kind.value_type).to_pylist())
-            except (ValueError, TypeError, pa.ArrowException):
+                lists.append(None if text is None else list_of_text(text, kind.value_type))
+            except ValueError as error:
                 lists.append(None)
-                self._add(
-                    row, name, f"is {text[:40]!r}, which is no list such as [1, 2.5]: correct it, or leave it empty"
-                )
+                self._add(row, name, str(error))
         return pa.array(lists, kind)
 
     def _add(self, row: int, column: str, problem: str) -> None:
