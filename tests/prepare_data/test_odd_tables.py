@@ -17,7 +17,7 @@ from kfp_distributed.components.prepare_data.split.decided_splits import count_g
 from kfp_distributed.components.prepare_data.tables import csv_files
 from kfp_distributed.components.prepare_data.tables.csv_quotes import first_row_end, last_row_end
 
-pytestmark = pytest.mark.takes(3)
+pytestmark = pytest.mark.takes(9)
 
 LARGE = 2**53
 ROWS = range(200)
