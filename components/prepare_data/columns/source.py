@@ -95,6 +95,7 @@ class Source:
             file has several rows.
         has_given_kinds: Whether another source, or the dataset in like, decides the inputs and their kinds. Then no
             parameter changes them, and errors do not name one.
+        decimal: Character before the fraction of a number in a text.
     """
 
     columns: tuple[Column, ...]
@@ -111,6 +112,7 @@ class Source:
     is_portable: bool = True
     file_of_row: Callable[[int], str] | None = None
     has_given_kinds: bool = False
+    decimal: str = "."
 
     def chunks(self, size: int = CHUNK_BYTES, run: RunTasks | None = None) -> list[Chunk]:
         """Return what tasks read. It depends on the files alone.

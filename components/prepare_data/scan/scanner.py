@@ -266,7 +266,9 @@ class Merge:
                 *self._lines_about_rare_classes(spelled),
                 *self._lines_about_groups(),
                 *([] if like else self._lines_about_dates()),
-                *column_warnings(counts, self._all.rows, filled, is_like=like is not None),
+                *column_warnings(
+                    counts, self._all.rows, filled, is_like=like is not None, decimal=self._source.decimal
+                ),
                 *label_warnings(label.name, dict(zip(label.classes, class_counts, strict=True))),
             ],
             tuple(name for name, count in counts.items() if count.precision.collapses()),

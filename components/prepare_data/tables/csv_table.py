@@ -257,7 +257,7 @@ class CsvTable:
         words = {name: first[name] for name in guessed if found[name] == "category" and name in inputs}
         notes += lines_about_words(words if task != "none" else {})
         times = time_type([read_types[time]] if time else [])
-        return Chosen(tuple(columns), types, read_types, notes, times, forms.form(time))
+        return Chosen(tuple(columns), types, read_types, notes, times, forms.form(time), self._format.decimal)
 
     def _survey(
         self, guessed: Sequence[str], read: Callable[[Sequence[str]], Iterator[pa.RecordBatch]], task: Task

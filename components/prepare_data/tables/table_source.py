@@ -70,6 +70,7 @@ def table_source(
         partial(table.late_notes, names, first),
         table,
         has_given_kinds=bool(options.inputs),
+        decimal=chosen.decimal,
     )
 
 
