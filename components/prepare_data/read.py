@@ -108,6 +108,8 @@ def read_sources(
                 main = opened[""]
                 notes, late, readers = [*main.notes], list[str](), []
                 for split, source in opened.items():
+                    log(note for note in source.notes if note not in logged)
+                    logged |= {*source.notes}
                     readers.append(source.late_findings)
                     notes += [note for note in source.notes if note not in notes]
                     scanner.add(source, rejected, _SPLITS[split], has_fixed_splits=len(sources) > 1)
