@@ -30,7 +30,7 @@ def list_of_text(text: str, kind: pa.DataType) -> list[Any]:
         entries = json.loads(text)
         if entries is None or not _fits(entries, pa.list_(kind)):
             raise ValueError
-        return pa.array(entries, kind).to_pylist()
+        return [*pa.array(entries, kind).to_pylist()]
     except (ValueError, TypeError, OverflowError, RecursionError, pa.ArrowException):
         what = _EXAMPLES.get(kind, f"list of {kind}")
         raise ValueError(f"is {text[:40]!r}, which is no {what}: correct it, or leave it empty") from None
