@@ -27,6 +27,10 @@ USUAL_MISSING = (*pa_csv.ConvertOptions().null_values, "None", "<NA>")
 # A text of blanks alone is empty. Databases fill a column with up to 255. Arrow needs as long for so many missing texts
 # of each column as for 10,000 numbers.
 _BLANKS, _MOST_BLANKS = 64, 255
+# So many lines below a first line tell whether it has their columns.
+_COMPARED_LINES = 5
+# So many characters of a line are in an error.
+_SHOWN = 40
 
 
 class Separation(NamedTuple):
@@ -165,6 +169,28 @@ def utf8_line(start: bytes, encoding: str) -> str:
     return f"it is UTF-8, so that {right!r} is read as {shown!r}: leave the encoding {encoding!r} out of csv_format"
 
 
+NO_HEADER = "does not have the columns of the lines below it: remove the line if it is a comment or title"
+"""What is wrong with a line of `line_above_rows`, and what to do."""
+
+
+def line_above_rows(start: bytes, csv_format: CsvFormat) -> str:
+    """Return the first line of a text if it has no separator and the lines below it have some; else "".
+
+    Args:
+        start: The beginning of the text. Its last line may be incomplete.
+        csv_format: How the text is written.
+    """
+    first, *below = re.sub(rb'"[^"]*"', b'""', start).splitlines()[: _COMPARED_LINES + 2]
+    separator, signs = csv_format.separator.encode(), {*re.findall(rb"[,;\t|]", first)}
+    below = [line for line in below if line.strip()][:_COMPARED_LINES]
+    counts = {line.count(separator) for line in below}
+    # Separators of the header's own occur as often below it.
+    are_own = any({line.count(sign) for line in below} == {first.count(sign)} for sign in signs)
+    if separator in first or len(counts) != 1 or 0 in counts or are_own:
+        return ""
+    return start.splitlines()[0].decode(errors="replace")[:_SHOWN]
+
+
 def check_start(start: bytes, csv_format: CsvFormat) -> None:
     """Check by the first bytes of a text that it is CSV of a format.
 
@@ -180,6 +206,8 @@ def check_start(start: bytes, csv_format: CsvFormat) -> None:
     rows = start if "separator" in csv_format.given else header
     if separator not in rows and (other := re.match(rb"[^,;\t|]*([,;\t|])", header)):
         found = other[1].decode()
+        if title := line_above_rows(start, csv_format):
+            raise ValueError(f"its first line {title!r} {NO_HEADER}")
         if "separator" not in csv_format.given:
             raise ValueError(
                 f"its columns are separated by {found!r}, and those of the first file by {csv_format.separator!r}: "

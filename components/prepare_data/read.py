@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from kfp_distributed.components.prepare_data.columns.dates import form_of
 from kfp_distributed.components.prepare_data.columns.source import Source, SplitBy
+from kfp_distributed.components.prepare_data.columns.split_times import time_type_of_sources
 from kfp_distributed.components.prepare_data.pieces.piece_files import PIECE_BYTES, PieceFiles, Pieces
 from kfp_distributed.components.prepare_data.pieces.stored_pieces import AHEAD_BYTES
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind, Options
@@ -102,9 +103,13 @@ def read_sources(
         rejected = RejectedRows(options.on_bad_row)
         try:
             with disk_errors(unfinished.parent, scratch, main.expected_bytes):
+                others = {split: files for split, files in sources.items() if split}
+                opened = _with_others(main, others, options, scratch)
+                main = opened[""]
                 notes, late, readers = [*main.notes], list[str](), []
-                for split, listing in sources.items():
-                    source = _like_main(listing, options, scratch, main) if split else main
+                for split, source in opened.items():
+                    log(note for note in source.notes if note not in logged)
+                    logged |= {*source.notes}
                     readers.append(source.late_findings)
                     notes += [note for note in source.notes if note not in notes]
                     scanner.add(source, rejected, _SPLITS[split], has_fixed_splits=len(sources) > 1)
@@ -133,6 +138,26 @@ def _scanner(
         return TaskScanner(source, options, tasks, f"{name}/", CHUNK_BYTES, PIECE_BYTES, AHEAD_BYTES)
     pieces = Pieces(unfinished / name, source.expected_bytes, options.seed, PIECE_BYTES)
     return Scanner(source, pieces, options, CHUNK_BYTES)
+
+
+def _with_others(
+    main: Source, others: Mapping[str, SourceFiles | None], options: Options, scratch: Path
+) -> dict[str, Source]:
+    """Open the sources of splits, and return them after the main source, with times in one type.
+
+    They are opened before the first row is read, because the order of the times must hold across the sources.
+
+    Raises:
+        ValueError: A source cannot be used, or its times have no order with those of another.
+    """
+    opened = {"": main, **{split: _like_main(files, options, scratch, main) for split, files in others.items()}}
+    if main.split_by.kind != "time":
+        return opened
+    types = {f"{split}_source" if split else "source": source.split_by.time_type for split, source in opened.items()}
+    common = time_type_of_sources(main.split_by.column, types)
+    return {
+        split: replace(source, split_by=replace(source.split_by, time_type=common)) for split, source in opened.items()
+    }
 
 
 def _like_main(files: SourceFiles | None, options: Options, scratch: Path, main: Source) -> Source:

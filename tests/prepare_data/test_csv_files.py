@@ -192,3 +192,34 @@ def test_files_of_no_byte_beside_others_are_left_out(file, run, capsys, name):
     manifests = run(file("data/b.csv", "").parent)
     assert sum(manifest.rows for manifest in manifests.values()) == 40
     assert "left out 2 files of 0 bytes, as Spark writes them" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("x;y;label\n1;2;u\n2;3;v\n", ["other.csv: the columns are separated by ';', as its first rows show"]),
+        ("x\ty\tlabel\n1,5\t2\tu\n2,5\t3\tv\n", ["other.csv: numbers have decimal commas, as its first rows show"]),
+        ("x, y, label\n1, 2, u\n2, 3, v\n", ["other.csv: blanks around values are left out, because one follows"]),
+    ],
+)
+def test_what_is_found_for_the_file_of_a_split_has_a_line(file, run, capsys, split, text, lines):
+    source = file("data.csv", "x,y,label\n" + "1,2,u\n2,3,v\n" * 20)
+    run(source, sources={split: str(file("other.csv", text))})
+    log = capsys.readouterr().out
+    assert [log.count(f"warning: {line}") for line in lines] == [1] * len(lines)
+
+
+@pytest.mark.parametrize("title", ["|1x3 Cross validator", "# version 2; of the tool, final", "# made by a tool"])
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("role", ["source", "second file", "validation", "test"])
+def test_a_line_above_the_names_of_any_file_is_to_be_removed(file, run, title, separator, role):
+    rows = ("x,y,label\n" + "1,2,u\n2,3,v\n" * 20).replace(",", separator)
+    title = title.replace(separator, "")
+    source, other = file("data/a.csv", rows), file("data/b.csv", f"{title}\n{rows}")
+    sources = {role: str(other)} if role in ("validation", "test") else {}
+    with pytest.raises(ValueError, match=r"b\.csv.*: remove (the line if it is a comment|all lines above)") as error:
+        run({"source": other, "second file": source.parent}.get(role, source), sources=sources)
+    assert "separated by" not in str(error.value)
+    if re.search("[|;,]", title):
+        assert f"its first line {title!r} does not have the columns of the lines below it" in str(error.value)

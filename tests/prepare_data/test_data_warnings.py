@@ -1,10 +1,15 @@
 """Warnings about the data."""
 
 import html
+import json
+import re
 from collections import Counter
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from kfp_distributed.components.prepare_data.csv_format import parse_csv_format
 from kfp_distributed.components.prepare_data.report.data_warnings import (
     ColumnCounts,
     column_warnings,
@@ -205,3 +210,48 @@ def test_dates_are_no_ids_and_times_of_a_day_get_advice_for_dates(file, run, cap
     assert "column 'time' has different times that become equal" in log
     assert "write it into a column of its own" in log
     assert "Subtract an offset" not in log
+
+
+WITHOUT_POINTS = (
+    "write them in the source without points, which may separate thousands, because the decimals are commas"
+)
+
+
+@pytest.mark.parametrize(
+    ("values", "other", "csv_format", "advice"),
+    [
+        (("1.234", "12.345"), "0,5", {}, WITHOUT_POINTS),
+        (("1.23456", "12.3"), "1,25", {"decimal": ","}, WITHOUT_POINTS),
+        (
+            ("1.234", "12.345"),
+            "7",
+            {"decimal": ","},
+            r'.*\. If no number of the source has a decimal comma, set decimal .* "\."',
+        ),
+        (("1,5 kg", "2,5 kg"), "0,5", {}, r"write them in the source as plain numbers \(1,5\)"),
+    ],
+)
+def test_the_advice_for_numbers_beside_decimal_commas_works(file, run, capsys, values, other, csv_format, advice):
+    def kind(values, csv_format):
+        rows = "".join(f"{values[i % 2]};{other};{'ab'[i % 2]}\n" for i in range(60))
+        manifests = run(file("data.csv", "x;y;label\n" + rows), csv_format=parse_csv_format(csv_format))
+        return [column.kind for column in manifests["train"].columns]
+
+    assert kind(values, csv_format) == ["category", "number"]
+    assert re.search(f"If they are quantities, {advice}", capsys.readouterr().out)
+    if other == "7":
+        assert kind(values, {"decimal": "."}) == ["number", "number"]
+    else:
+        plain = [value.replace(".", "").removesuffix(" kg") for value in values]
+        assert kind(plain, {}) == ["number", "number"]
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_the_advice_for_numbers_that_are_texts_works(file, run, tmp_path, capsys, ending):
+    rows = [{"x": ("1.5", "12")[i % 2], "label": "ab"[i % 2]} for i in range(60)]
+    source = file(f"data.{ending}", "".join(json.dumps(row) + "\n" for row in rows))
+    if ending == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), source)
+    run(source)
+    assert """If they are quantities, set columns to {'x': "number"}\n""" in capsys.readouterr().out
+    assert run(source, columns={"x": "number"})["train"].columns[0].kind == "number"

@@ -17,7 +17,7 @@ from kfp_distributed.components.prepare_data.split.decided_splits import count_g
 from kfp_distributed.components.prepare_data.tables import csv_files
 from kfp_distributed.components.prepare_data.tables.csv_quotes import first_row_end, last_row_end
 
-pytestmark = pytest.mark.takes(3)
+pytestmark = pytest.mark.takes(9)
 
 LARGE = 2**53
 ROWS = range(200)
@@ -242,3 +242,45 @@ def test_without_training_rows_all_times_are_held_out():
     times = np.arange(100)
     split = split_times(lambda function: [function(times)], 0.3, 0.7, "t")
     assert np.bincount(split.of(times)).tolist() == [0, 0, 30, 70]
+
+
+WRONG_LISTS = [
+    ("list<int>", [1, 2], [1, 2.5]),
+    ("list<int>", [1, -(2**63)], [2**63]),
+    ("list<float>", [1, 2.5, None], [True]),
+    ("list<text>", ["a", "b"], "ab"),
+    ("list<text>", ["a", "b"], {"a": "b"}),
+    ("list<text>", ["a", "b"], ["a", 1]),
+]
+
+
+@pytest.mark.parametrize(
+    ("form", "kind", "good", "wrong"),
+    [(form, *case) for form in ("csv", "jsonl", "texts.jsonl", "texts.parquet") for case in WRONG_LISTS]
+    + [("parquet", *WRONG_LISTS[0])],  # A list of Arrow has entries of one type.
+)
+def test_a_list_that_its_type_does_not_hold_is_a_wrong_row_in_all_formats(file, prepared, form, kind, good, wrong):
+    values = [good] * 12 + [wrong]
+    texts = [json.dumps(value) for value in values]
+    rows = texts if form.startswith("texts") else values
+    source = file(f"data.{form}", "")
+    if form == "csv":
+        source.write_text("l\n" + "".join('"{}"\n'.format(text.replace('"', '""')) for text in texts))
+    elif form.endswith("jsonl"):
+        source.write_text("".join(json.dumps({"l": row}) + "\n" for row in rows))
+    else:
+        pq.write_table(pa.table({"l": rows}), source)
+    declared = {"task": "none", "label_column": "", "columns": {"l": kind}}
+    with pytest.raises(ValueError, match=rf"^row 1[34] of data\.{form}: 'l' is "):
+        prepared(source, **declared)
+    _, table = prepared(source, **declared, on_bad_row="skip")
+    assert table["l"].to_pylist() == [good] * 12
+
+
+def test_a_whole_number_with_a_point_is_in_a_list_unless_it_may_have_lost_digits(file, prepared):
+    source = file("data.csv", "l\n" + '"[2.0, 1e3]"\n' * 20)
+    declared = {"task": "none", "label_column": "", "columns": {"l": "list<int>"}}
+    _, table = prepared(source, **declared)
+    assert table["l"].to_pylist()[0] == [2, 1000]
+    with pytest.raises(ValueError, match=rf"'\[{LARGE}.0\]', which is no list of whole numbers of 64 bits, such as"):
+        prepared(file("data.csv", f'l\n"[{LARGE}.0]"\n'), **declared)

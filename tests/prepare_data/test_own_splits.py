@@ -1,5 +1,8 @@
 """Splits by group, by time, by file, and like another dataset."""
 
+import datetime
+import json
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -260,3 +263,78 @@ def test_rows_of_a_source_that_are_older_than_training_rows_are_named(file, run,
         other = file("other.csv", f"x,day,label\n1,2024-03-01,u\n2,{day},v\n")
         run(source, day, sources={split: str(other)}, time_column="day", **{fraction: 0.1})
         assert (line in capsys.readouterr().out) == is_named
+
+
+DAYS = [datetime.datetime(2024, 1, 1 + row % 28, tzinfo=datetime.UTC) for row in range(40)]
+WRONG_DATE = "'d' is '2/5/2019', which is no date of the form 2024-01-31 or .*as the training rows have: correct it"
+WRONG_VALUES = {
+    "csv": [
+        (
+            {"d": "2/5/2019"},
+            WRONG_DATE,
+        ),
+        ({"x": "soon"}, "'x' is 'soon', which is no number, but the column has numbers in the training data: correct"),
+        ({"x": "1e300"}, "'x' is infinite or too large for a 32-bit number: correct it, or leave it empty"),
+    ],
+    "jsonl": [
+        (
+            {"d": "2/5/2019"},
+            WRONG_DATE,
+        ),
+        (
+            {"d": 7},
+            "column 'd' has values of type double, where dates and times .* are needed: write dates",
+        ),
+        ({"x": "soon"}, "column 'x' has 'soon', but numbers in the training rows: write numbers"),
+    ],
+    "parquet": [
+        (
+            {"d": "2/5/2019"},
+            WRONG_DATE,
+        ),
+        ({"d": 7}, "column 'd' has values of type int64, where dates and times .* are needed: write dates"),
+        ({"x": "soon"}, "column 'x' has 'soon', but numbers in the training rows: write numbers"),
+        ({"k": ["a"]}, "which does not fit the type of the column, list<.*: write this type in all files"),
+        ({"k": 7}, "column 'k' has values of type int64, not list<.*Write this type in all files"),
+    ],
+}
+
+
+@pytest.mark.parametrize("is_like", [True, False])
+@pytest.mark.parametrize(
+    ("ending", "wrong", "message"), [(ending, *case) for ending, cases in WRONG_VALUES.items() for case in cases]
+)
+def test_errors_about_rows_whose_kinds_are_given_name_no_parameter(file, run, is_like, ending, wrong, message):
+    """The dataset in like, or the main source, decides the kinds: columns and drop_columns are refused there."""
+    table = pa.table({"d": DAYS, "x": [i * 0.5 for i in range(40)], "k": [[i] for i in range(40)]})
+    table = table.append_column("label", pa.array(["a", "b"] * 20))
+    source = file("data.parquet", "")
+    pq.write_table(table, source)
+    other = file(f"other.{ending}", "d,x,k,label\n")
+    row = {"d": "2024-01-05", "x": 1.5, "k": [1], "label": "a"} | wrong
+    if ending == "csv":
+        other.write_text("d,x,k,label\n" + "".join(f"{row['d']},{row['x']},[1],{row['label']}\n" for _ in range(3)))
+    elif ending == "jsonl":
+        other.write_text(3 * f"{json.dumps(row)}\n")
+    else:
+        pq.write_table(pa.Table.from_pylist([row]), other)
+    kinds = {"columns": {"k": "list<int>"}}
+    if is_like:
+        like = run(source, **kinds)["train"]
+        source, options = other, {"like": like, "validation_fraction": 0, "test_fraction": 1}
+    else:
+        options = {"sources": {"test": str(other)}, **kinds}
+    with pytest.raises(ValueError, match=message) as error:
+        run(source, "new", **options)
+    assert "columns=" not in str(error.value)
+    assert "drop_columns" not in str(error.value)
+
+
+def test_a_label_that_is_no_class_is_shown_with_the_first_classes(file, run):
+    text = "x,label\n" + "".join(f"{row},c{row % 6}\n" for row in range(60))
+    like = run(file("data.csv", text), "first")["train"]
+    classes = r"\('c0', 'c1', 'c2', 'c3', …\)"
+    with pytest.raises(
+        ValueError, match=rf"'label' is 'false', which is no class of the .* {classes}: write it as one"
+    ):
+        run(file("new.csv", "x,label\n1,false\n"), "new", like=like, validation_fraction=0, test_fraction=1)

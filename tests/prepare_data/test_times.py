@@ -14,7 +14,7 @@ from kfp_distributed.components.prepare_data.split.decided_splits import split_t
 from kfp_distributed.components.prepare_data.tables import csv_files
 from kfp_distributed.storage.dataset import read_batches
 
-pytestmark = pytest.mark.takes(3)
+pytestmark = pytest.mark.takes(13)
 
 # Nanoseconds, of which 64-bit floats have every 256th only.
 START = 1_700_000_000_000_000_000
@@ -149,3 +149,81 @@ def test_keys_are_in_the_order_of_the_times(floats, integers):
 @pytest.mark.parametrize("value", [-(2**63), -(2**63) - 1, 2**63 - 1, 2**63])
 def test_integers_of_64_bits_in_texts(value):
     assert csv_files.numbers_are_integers(pa.array([str(value), "soon", None])) == (-(2**63) <= value < 2**63)
+
+
+ISO_DAYS = [f"{2018 + i // 12}-{i % 12 + 1:02}-05" for i in range(ROWS)]
+TIMES = {
+    "whole numbers": [20190101 + i for i in range(ROWS)],
+    "fractions": [i + 0.5 for i in range(ROWS)],
+    "ISO texts": ISO_DAYS,
+    "microseconds": pa.array(ISO_DAYS).cast(pa.timestamp("us")),
+    "nanoseconds": pa.array(ISO_DAYS).cast(pa.timestamp("ns")),
+}
+FORMATS = {
+    **dict.fromkeys(["whole numbers", "fractions", "ISO texts"], ("csv", "jsonl", "parquet")),
+    **dict.fromkeys(["microseconds", "nanoseconds"], ("parquet",)),
+}
+NUMBERS = ("whole numbers", "fractions")
+
+
+@pytest.fixture
+def times_file(file):
+    """Write rows with some times: times_file("name", "jsonl", times) -> its path."""
+
+    def write(name, ending, times):
+        table = pa.table({"x": [*range(len(times))], "t": times, "label": ["ab"[i % 2] for i in range(len(times))]})
+        path = file(f"{name}.{ending}", csv_text(table.to_pylist()) if ending == "csv" else "")
+        if ending == "jsonl":
+            path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+        elif ending == "parquet":
+            pq.write_table(table, path)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+@pytest.mark.parametrize(
+    ("kind", "ending", "other", "other_ending"),
+    [
+        (kind, ending, other, other_ending)
+        for kind, endings in FORMATS.items()
+        for other, others in FORMATS.items()
+        if (kind in NUMBERS) != (other in NUMBERS)
+        for ending, other_ending in [(endings[0], others[-1]), (endings[-1], others[0])]
+    ],
+)
+def test_numbers_in_one_source_and_dates_in_another_are_refused(
+    run, times_file, split, kind, ending, other, other_ending
+):
+    source = times_file("data", ending, TIMES[kind])
+    sources = {split: str(times_file("other", other_ending, TIMES[other]))}
+    parts = ("source", f"{split}_source") if kind in NUMBERS else (f"{split}_source", "source")
+    expected = "time_column 't' has numbers in {}, but dates or texts in {}: write the times of all".format(*parts)
+    fractions = dict.fromkeys(["validation_fraction", "test_fraction"], 0)
+    with pytest.raises(ValueError, match=expected):
+        run(source, sources=sources, time_column="t", **fractions)
+
+
+@pytest.mark.parametrize(
+    ("kind", "other"),
+    [
+        ("whole numbers", "fractions"),
+        ("fractions", "whole numbers"),
+        ("ISO texts", "nanoseconds"),
+        ("nanoseconds", "microseconds"),
+        ("microseconds", "nanoseconds"),
+    ],
+)
+@pytest.mark.parametrize("is_later", [False, True])
+def test_times_of_other_types_in_two_sources_have_one_order(run, times_file, capsys, kind, other, is_later):
+    """Integers and floats, and microseconds and nanoseconds, are compared in one type."""
+    middle = ROWS // 2
+    early, late = slice(0, middle), slice(middle, ROWS)
+    times = {name: TIMES[name] for name in (kind, other)}
+    if kind in NUMBERS:
+        times = {"whole numbers": [*range(ROWS)], "fractions": [i + 0.5 for i in range(ROWS)]}
+    source = times_file("data", "parquet", times[kind][early if is_later else late])
+    sources = {"test": str(times_file("test", "parquet", times[other][late if is_later else early]))}
+    run(source, sources=sources, time_column="t", validation_fraction=0)
+    assert ("before the last training row" in capsys.readouterr().out) != is_later

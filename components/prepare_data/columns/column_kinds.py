@@ -135,13 +135,14 @@ def plain(values: pa.Array) -> pa.Array:
     return values if kind == values.type else values.cast(kind)
 
 
-def cast(name: str, values: pa.Array, kind: str) -> pa.Array:
+def cast(name: str, values: pa.Array, kind: str, *, can_drop: bool = True) -> pa.Array:
     """Return the values of a column as float64 or as texts. Texts of blanks alone are missing.
 
     Args:
         name: Name of the column, for errors.
         values: The values in the type of the file.
         kind: "number" or "category".
+        can_drop: Whether the column may be named in drop_columns. Default: true.
 
     Raises:
         ValueError: A value does not fit the kind.
@@ -154,22 +155,23 @@ def cast(name: str, values: pa.Array, kind: str) -> pa.Array:
         # An unsafe cast rounds large integers to float64. For texts it would accept bytes that are not UTF-8.
         return values.cast(pa.float64() if is_number else pa.string(), safe=not is_number)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        advice = "or leave the column out (drop_columns)"
+        advice = ", or leave the column out (drop_columns)" if can_drop else ""
         if not is_number:
-            raise ValueError(f"column {name!r} has bytes that are not UTF-8: write texts, {advice}") from None
+            raise ValueError(f"column {name!r} has bytes that are not UTF-8: write texts{advice}") from None
         value = re.search(r"'.{0,40}'", str(error), re.DOTALL)
         example = value[0] if value else f"values of type {values.type}"
         raise ValueError(
-            f"column {name!r} has {example}, but numbers in the first file: write one type in all files, {advice}"
+            f"column {name!r} has {example}, but numbers in the {'first file' if can_drop else 'training rows'}: write "
+            f"{'one type in all files' if can_drop else 'numbers'}{advice}"
         ) from None
 
 
-def texts_of(name: str, values: pa.Array) -> pa.Array:
-    """Return the values of a category, label or group as texts. NaN and blanks alone are missing."""
+def texts_of(name: str, values: pa.Array, *, can_drop: bool = True) -> pa.Array:
+    """Return the values of a category, label or group as texts, see `cast`. NaN and blanks alone are missing."""
     check_type(name, values.type)
     if pa.types.is_floating(values.type):
         values = pc.if_else(pc.is_nan(values), None, values)
-    return cast(name, values, "category")
+    return cast(name, values, "category", can_drop=can_drop)
 
 
 def kind_of_texts(texts: pa.StringArray | None) -> TextKind:

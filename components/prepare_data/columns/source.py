@@ -5,7 +5,6 @@ fixed-size list of uint8, float32 or float64, and a kept column has its own type
 float64 column where numbers are predicted. A reader holds about one batch in memory. Every pass yields the same rows.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,6 +26,7 @@ from kfp_distributed.components.prepare_data.columns.dates import (
     form_of,
     microseconds,
 )
+from kfp_distributed.components.prepare_data.columns.list_texts import list_of_text
 from kfp_distributed.components.prepare_data.columns.python_values import python_values
 from kfp_distributed.components.prepare_data.columns.spelled_values import MERGED_FROM, number_names
 from kfp_distributed.components.prepare_data.columns.split_times import DATES, time_keys
@@ -93,6 +93,9 @@ class Source:
             because a pickle has all their values.
         file_of_row: Function that returns the name of the file that a row is, by its index in the source; None where a
             file has several rows.
+        has_given_kinds: Whether another source, or the dataset in like, decides the inputs and their kinds. Then no
+            parameter changes them, and errors do not name one.
+        decimal: Character before the fraction of a number in a text.
     """
 
     columns: tuple[Column, ...]
@@ -108,6 +111,8 @@ class Source:
     late_findings: LateFindings | None = None
     is_portable: bool = True
     file_of_row: Callable[[int], str] | None = None
+    has_given_kinds: bool = False
+    decimal: str = "."
 
     def chunks(self, size: int = CHUNK_BYTES, run: RunTasks | None = None) -> list[Chunk]:
         """Return what tasks read. It depends on the files alone.
@@ -157,7 +162,7 @@ class Source:
         """Yield rows with the values in the types of a batch."""
         for part, numbers in parts:
             part = pa.record_batch([*map(plain, part.columns)], names=part.schema.names)
-            converter, rows, key = _Converter(), {}, None
+            converter, rows, key = _Converter(has_given_kinds=self.has_given_kinds), {}, None
             # First, because the advice for a wrong time is not that for a wrong input, and a column may be both.
             if self.split_by.kind:
                 key = converter.split_key(self.split_by, part[self.split_by.column])
@@ -184,11 +189,15 @@ class Source:
 class _Converter:
     """Converts the columns of a batch.
 
+    Args:
+        has_given_kinds: See `Source`.
+
     Attributes:
         problems: Column and problem of each row that cannot be converted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_given_kinds: bool) -> None:
+        self._has_given_kinds = has_given_kinds
         self.problems: dict[int, tuple[str, str]] = {}
 
     def column(self, column: Column, values: pa.Array, kept_type: pa.DataType | None) -> pa.Array:
@@ -216,11 +225,11 @@ class _Converter:
                     f"is {values[row]}, read as a float, in which different whole numbers of such a size are equal: "
                     "write it as a text, or write whole numbers below 2⁶³ in all rows",
                 )
-        return texts_of(name, values)
+        return texts_of(name, values, can_drop=not self._has_given_kinds)
 
     def numbers(self, name: str, values: pa.Array) -> pa.Array:
         """Return values as float64."""
-        return cast(name, values, "number")
+        return cast(name, values, "number", can_drop=not self._has_given_kinds)
 
     def split_key(self, split_by: SplitBy, values: pa.Array) -> pa.Array:
         """Return what decides about the split: the text of a group, or an integer in the order of the times."""
@@ -246,12 +255,14 @@ class _Converter:
         if not re.match("date|timestamp|string|large_string|null", str(values.type)):
             raise ValueError(
                 f"column {name!r} has values of type {values.type}, where dates and times or their texts are needed: "
-                "write dates, or declare another kind in columns"
+                f"write dates{'' if self._has_given_kinds else ', or declare another kind in columns'}"
             )
         numbers, unusable = microseconds(values, form)
         shown = "2024-01-31 or 2024-01-31T12:00:00Z" if form == ISO else f"{form}, such as {_EXAMPLE.strftime(form)}"
         advice = "correct it" if is_needed else "correct it, or leave it empty"
-        if form == ISO:
+        if self._has_given_kinds:
+            shown += ", as the training rows have"
+        elif form == ISO:
             advice += f', or name its form, a format of strptime: columns={{{name!r}: "date FORM"}}'
         for row in unusable.tolist():
             self._add(row, name, f"is {str(values[row])[:40]!r}, which is no date of the form {shown}: {advice}")
@@ -271,18 +282,23 @@ class _Converter:
             return self._fitting(name, values, kind)
         except pa.ArrowNotImplementedError as error:
             raise ValueError(
-                f"column {name!r} has values of type {values.type}, not {kind}: {one_line(error)}. Declare its kind in "
-                "columns, or leave the column out (drop_columns)"
+                f"column {name!r} has values of type {values.type}, not {kind}: {one_line(error)}. "
+                + (
+                    "Write this type in all files"
+                    if self._has_given_kinds
+                    else "Declare its kind in columns, or leave the column out (drop_columns)"
+                )
             ) from None
 
     def _fitting(self, name: str, values: pa.Array, kind: pa.DataType) -> pa.Array:
         """Return values in another type, with null in the place of those that it does not hold."""
         parts = []
         # Halves that do not fit are divided again, down to single values. The last half on the stack is the first one.
-        stack = [range(len(values))]
+        stack, is_nested = [range(len(values))], pa.types.is_nested(values.type)
         while stack:
             rows = stack.pop()
-            part = values[rows.start : rows.stop]
+            # A cast of a slice of lists also casts the entries of the rows beside it.
+            part = values.take(pa.array(rows)) if is_nested else values[rows.start : rows.stop]
             try:
                 parts.append(part.cast(kind))
                 continue
@@ -296,8 +312,13 @@ class _Converter:
             self._add(
                 rows.start,
                 name,
-                f"is {value} ({values.type}), which does not fit the type of the column, {kind}: write one type in all "
-                "files, declare its kind in columns, or leave the column out (drop_columns)",
+                f"is {value} ({values.type}), which does not fit the type of the column, {kind}: "
+                + (
+                    "write this type in all files"
+                    if self._has_given_kinds
+                    else "write one type in all files, declare its kind in columns, or leave the column out "
+                    "(drop_columns)"
+                ),
             )
         return pa.concat_arrays(parts)
 
@@ -305,12 +326,10 @@ class _Converter:
         lists: list[object] = []
         for row, text in enumerate(texts.to_pylist()):
             try:
-                lists.append(None if text is None else pa.array(json.loads(text), kind.value_type).to_pylist())
-            except (ValueError, TypeError, pa.ArrowException):
+                lists.append(None if text is None else list_of_text(text, kind.value_type))
+            except ValueError as error:
                 lists.append(None)
-                self._add(
-                    row, name, f"is {text[:40]!r}, which is no list such as [1, 2.5]: correct it, or leave it empty"
-                )
+                self._add(row, name, str(error))
         return pa.array(lists, kind)
 
     def _add(self, row: int, column: str, problem: str) -> None:

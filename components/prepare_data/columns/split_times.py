@@ -1,6 +1,6 @@
 """Times of the column that decides about the split, as integers in the order of the times (pure)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -34,6 +34,27 @@ def time_type(types: Iterable[pa.DataType]) -> pa.DataType:
         return pa.uint64()
     are_signed = all(pa.types.is_integer(kind) and kind != pa.uint64() for kind in kinds)
     return pa.int64() if are_signed else pa.float64()
+
+
+def time_type_of_sources(name: str, types: Mapping[str, pa.DataType]) -> pa.DataType:
+    """Return the type in which the times of several sources are compared.
+
+    Args:
+        name: Name of the column.
+        types: What `time_type` returns, by the name of the parameter that has the source.
+
+    Raises:
+        ValueError: Some sources have numbers, and others dates or texts, which have no common order.
+    """
+    numbers = [source for source, kind in types.items() if _is_number(kind)]
+    dates = [source for source in types if source not in numbers]
+    if numbers and dates:
+        raise ValueError(
+            f"time_column {name!r} has numbers in {' and '.join(numbers)}, but dates or texts in "
+            f"{' and '.join(dates)}: write the times of all sources in one way, as numbers or as dates such as "
+            "2024-01-31, or leave time_column out of split"
+        )
+    return time_type(types.values())
 
 
 def _is_number(kind: pa.DataType) -> bool:

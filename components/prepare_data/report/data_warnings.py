@@ -99,7 +99,12 @@ class ColumnCounts:
 
 
 def column_warnings(
-    columns: dict[str, ColumnCounts], rows: int, filled: Collection[str] = (), *, is_like: bool = False
+    columns: dict[str, ColumnCounts],
+    rows: int,
+    filled: Collection[str] = (),
+    *,
+    is_like: bool = False,
+    decimal: str = ".",
 ) -> list[str]:
     """Return one line for each problem of the source's inputs.
 
@@ -108,12 +113,15 @@ def column_warnings(
         rows: Rows of the source.
         filled: Columns of numbers whose gaps are filled with the median. Default: none.
         is_like: Whether another dataset decides what becomes of missing values. Default: the parameters do.
+        decimal: Character before the fraction of a number in the source. Default: a point.
     """
     return bounded(
         [
             line
             for name, counts in columns.items()
-            for line in _warnings_of_column(name, counts, rows, is_filled=name in filled, is_like=is_like)
+            for line in _warnings_of_column(
+                name, counts, rows, is_filled=name in filled, is_like=is_like, decimal=decimal
+            )
         ]
     )
 
@@ -189,7 +197,9 @@ def _example(category: Unseen) -> str:
     return shown_with(max(category.values, key=lambda value: look(value) in known), known)
 
 
-def _warnings_of_column(name: str, counts: ColumnCounts, rows: int, *, is_filled: bool, is_like: bool) -> list[str]:
+def _warnings_of_column(
+    name: str, counts: ColumnCounts, rows: int, *, is_filled: bool, is_like: bool, decimal: str
+) -> list[str]:
     lines, present = [], counts.values.total()
     if counts.missing == rows:
         lines.append(f"column {name!r} has no value in any of {rows:,} rows: name it in drop_columns")
@@ -207,7 +217,7 @@ def _warnings_of_column(name: str, counts: ColumnCounts, rows: int, *, is_filled
         )
     # A declared column is what the user says.
     if numbers := () if counts.is_declared else text_numbers(counts.values):
-        advice = _number_advice(name, counts.values, numbers)
+        advice = _number_advice(name, counts.values, numbers, decimal)
         lines.append(
             f"column {name!r} has numbers in text form, such as {numbers[0][:EXAMPLE_LENGTH]!r}, and becomes a "
             f"category of {len(counts.values):,} values. If they are quantities, {advice}"
@@ -312,10 +322,18 @@ def text_numbers(rows: Mapping[str, int]) -> list[str]:
     return numbers if sum(map(rows.__getitem__, numbers)) >= _NUMBER_SHARE * sum(rows.values()) else []
 
 
-def _number_advice(name: str, values: Collection[str], numbers: Sequence[str]) -> str:
+def _number_advice(name: str, values: Collection[str], numbers: Sequence[str], decimal: str) -> str:
     """Return how the texts of a column that are numbers are read as such."""
-    if all(re.fullmatch(rf"\s*{FINITE}\s*", value) for value in values):
-        return f'set columns to {{{name!r}: "number"}}, or in CSV files decimal in csv_format to "."'
+    are_plain = all(re.fullmatch(rf"\s*{FINITE}\s*", value) for value in values)
+    if decimal == ",":
+        if not are_plain:
+            return "write them in the source as plain numbers (1,5)"
+        return (
+            "write them in the source without points, which may separate thousands, because the decimals are commas. "
+            'If no number of the source has a decimal comma, set decimal in csv_format to "."'
+        )
+    if are_plain:
+        return f'set columns to {{{name!r}: "number"}}'
     plain = "write them in the source as plain numbers (1.5)"
     if any("," in number for number in numbers) and all(re.fullmatch(_COMMA_NUMBER, number) for number in numbers):
         return f'{plain}, or for CSV files set csv_format to {{"decimal": ","}} if their commas are decimal ones'

@@ -271,7 +271,8 @@ class ChunkScanner:
                 for row, problem in self._found.label.unusable(values.source, self._options.like).items():
                     unusable.setdefault(row, (name, problem))
             elif math.isinf(values.low) or math.isinf(values.high):
-                advice = "correct it, leave it empty, or name the column in drop_columns"
+                drop = ", or name the column in drop_columns" if not self._source.has_given_kinds else ""
+                advice = f"correct it, or leave it empty{drop}"
                 assert values.numbers is not None
                 for row in np.flatnonzero(np.isinf(values.numbers).any(axis=1)).tolist():
                     unusable.setdefault(row, (name, f"is infinite or too large for a 32-bit number: {advice}"))

@@ -14,6 +14,7 @@ from kfp_distributed.components.prepare_data.columns.spelled_values import FINIT
 from kfp_distributed.components.prepare_data.pieces.growing_vocabulary import GrowingVocabulary
 from kfp_distributed.components.prepare_data.report.data_warnings import text_form
 from kfp_distributed.components.prepare_data.report.label_warnings import regression_advice
+from kfp_distributed.components.prepare_data.sources.left_out import first_names
 from kfp_distributed.components.prepare_data.sources.read_rows import ReadAgain
 from kfp_distributed.storage.dataset import DatasetManifest, Label, Task
 
@@ -84,7 +85,10 @@ class LabelCounts:
             known = by_look(like.label.classes if unknown else ())
             for row in _rows(pc.is_in(labels, pa.array(unknown, pa.string()))):
                 shown = shown_with(labels[row].as_py(), known)
-                problems[row] = f"is {shown}, which is no class of the dataset in like"
+                problems[row] = (
+                    f"is {shown}, which is no class of the dataset in like ({first_names(like.label.classes)}): write "
+                    "it as one of them, or leave the row out"
+                )
         return problems
 
     def count(self, labels: pa.Array) -> pa.Array:

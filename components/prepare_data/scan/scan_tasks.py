@@ -143,7 +143,7 @@ class TaskScanner:
                 findings.add_late(found.late)
             self._add_rows(source, found)
             self._merge.add(found.scan, rejected, before)
-            rows_before, rows = rows, rows + found.scan.rows + found.scan.dropped
+            rows_before, rows = rows, rows + found.scan.rows + found.scan.dropped + found.scan.rejected.count
             if rows // ROWS_PER_LOG_LINE > rows_before // ROWS_PER_LOG_LINE:
                 print(f"read {rows:,} rows", flush=True)
         print(f"read {rows:,} rows, all", flush=True)

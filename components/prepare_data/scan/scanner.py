@@ -136,8 +136,9 @@ class _Progress:
     rows: int = 0
 
     def count(self, block: PartRows) -> PartRows:
-        """Count the rows of a block, and return it."""
-        before, self.rows = self.rows, self.rows + (len(block.rows.numbers) if block.rows else 0)
+        """Count the rows of a block, with those that cannot be used, and return it."""
+        before = self.rows
+        self.rows += (len(block.rows.numbers) if block.rows else 0) + block.rejected.total()
         if self.rows // ROWS_PER_LOG_LINE > before // ROWS_PER_LOG_LINE:
             print(f"read {self.rows:,} rows", flush=True)
         return block
@@ -265,7 +266,9 @@ class Merge:
                 *self._lines_about_rare_classes(spelled),
                 *self._lines_about_groups(),
                 *([] if like else self._lines_about_dates()),
-                *column_warnings(counts, self._all.rows, filled, is_like=like is not None),
+                *column_warnings(
+                    counts, self._all.rows, filled, is_like=like is not None, decimal=self._source.decimal
+                ),
                 *label_warnings(label.name, dict(zip(label.classes, class_counts, strict=True))),
             ],
             tuple(name for name, count in counts.items() if count.precision.collapses()),

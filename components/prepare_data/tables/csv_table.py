@@ -30,7 +30,7 @@ from kfp_distributed.components.prepare_data.columns.date_columns import (
 from kfp_distributed.components.prepare_data.columns.dates import are_dates
 from kfp_distributed.components.prepare_data.columns.spelled_values import FINITE, MERGED_FROM, numbers_of
 from kfp_distributed.components.prepare_data.columns.split_times import time_type
-from kfp_distributed.components.prepare_data.csv_format import CsvFormat, utf8_line
+from kfp_distributed.components.prepare_data.csv_format import NO_HEADER, CsvFormat, line_above_rows, utf8_line
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.sources.chunks import CountRows, FilePart, ignore_count, whole_file
 from kfp_distributed.components.prepare_data.sources.read_rows import (
@@ -107,6 +107,8 @@ class CsvTable:
         if not self._format.is_utf and (line := utf8_line(first_rows(file, self._format), self._format.encoding)):
             self._wrong_encodings[file.name] = f"{file.name}: {line}"
         if len(names) == 1 and label and names != [label]:
+            if title := line_above_rows(first_rows(file, self._format), self._format):
+                raise ValueError(f"its first line {title!r} {NO_HEADER}")
             raise ValueError(
                 f"its header is one column {names[0]!r}: separate the columns by {self._format.separator!r}, or name "
                 'their separator in csv_format, such as {"separator": " "} for any number of blanks'
@@ -257,7 +259,7 @@ class CsvTable:
         words = {name: first[name] for name in guessed if found[name] == "category" and name in inputs}
         notes += lines_about_words(words if task != "none" else {})
         times = time_type([read_types[time]] if time else [])
-        return Chosen(tuple(columns), types, read_types, notes, times, forms.form(time))
+        return Chosen(tuple(columns), types, read_types, notes, times, forms.form(time), self._format.decimal)
 
     def _survey(
         self, guessed: Sequence[str], read: Callable[[Sequence[str]], Iterator[pa.RecordBatch]], task: Task

@@ -286,6 +286,7 @@ def array_source(name: str, arrays: Mapping[str, Any], options: Options, task: T
         task=task,
         types=types,
         split_by=split_by(options, times, forms.form(options.time_column)),
+        has_given_kinds=bool(options.inputs),
     )
 
 

@@ -24,6 +24,7 @@ class Chosen(NamedTuple):
         notes: Lines about columns.
         time_type: Type in which the times of the time column are compared, see `times.time_type`.
         time_form: Form of the texts of the time column.
+        decimal: See `Source`.
     """
 
     columns: tuple[Column, ...]
@@ -32,6 +33,7 @@ class Chosen(NamedTuple):
     notes: list[str]
     time_type: pa.DataType = DATES
     time_form: str = ISO
+    decimal: str = "."
 
 
 class TableFormat(Protocol):

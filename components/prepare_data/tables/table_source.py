@@ -69,6 +69,8 @@ def table_source(
         split_by(options, chosen.time_type, chosen.time_form),
         partial(table.late_notes, names, first),
         table,
+        has_given_kinds=bool(options.inputs),
+        decimal=chosen.decimal,
     )
 
 

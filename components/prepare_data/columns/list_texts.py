@@ -1,0 +1,52 @@
+"""Lists that are written as JSON texts (pure)."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+_EXAMPLES: Mapping[pa.DataType, str] = {
+    pa.float32(): "list of numbers, such as [1, 2.5]",
+    pa.int64(): "list of whole numbers of 64 bits, such as [1, 2]",
+    pa.string(): 'list of texts, such as ["a", "b"]',
+}
+# From here on, floats do not have all whole numbers: the value may have lost digits that its text has.
+_WHOLE_FLOATS = 2**53
+
+
+def list_of_text(text: str, kind: pa.DataType) -> list[Any]:
+    """Return the list that a JSON text is.
+
+    Args:
+        text: The text.
+        kind: Type of the entries. Entries that it does not hold are refused: Arrow would cut the fractions of integers,
+            and take the characters of a text for entries.
+
+    Raises:
+        ValueError: The text is no list of this type. The message is what to say about the text, and what to do.
+    """
+    try:
+        entries = json.loads(text)
+        if entries is None or not _fits(entries, pa.list_(kind)):
+            raise ValueError
+        return [*pa.array(entries, kind).to_pylist()]
+    except (ValueError, TypeError, OverflowError, RecursionError, pa.ArrowException):
+        what = _EXAMPLES.get(kind, f"list of {kind}")
+        raise ValueError(f"is {text[:40]!r}, which is no {what}: correct it, or leave it empty") from None
+
+
+def _fits(entry: object, kind: pa.DataType) -> bool:
+    """Return whether an entry is missing or a value of a type."""
+    types = pa.types
+    if entry is None:
+        return True
+    if types.is_list(kind):
+        return isinstance(entry, list) and all(_fits(value, kind.value_type) for value in entry)
+    if types.is_string(kind):
+        return isinstance(entry, str)
+    if isinstance(entry, bool):
+        return bool(types.is_boolean(kind))
+    if types.is_integer(kind) and isinstance(entry, float):
+        return entry.is_integer() and abs(entry) < _WHOLE_FLOATS
+    return True
