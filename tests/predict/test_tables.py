@@ -148,7 +148,8 @@ def test_dates_have_the_form_of_the_training_rows(ending, tmp_path, prepared, mo
     assert not found["probability"].equals(predicted(**one_row("iso", "2024-03-01")).table()["probability"])
     shutil.rmtree(tmp_path / "predictions")
     message = refused(**one_row("other", "1/13/2024"))
-    assert "'day' is '1/13/2024', which is no date of the form %d/%m/%Y, such as 31/01/2024: correct it" in message
+    form = "which is no date of the form %d/%m/%Y, such as 31/01/2024, as the training rows have"
+    assert f"'day' is '1/13/2024', {form}: correct it" in message
 
 
 def test_an_unknown_category_reaches_the_model_as_a_text(tmp_path, predicted):
