@@ -13,7 +13,7 @@ from kfp_distributed.components.train.run.shown_progress.training_progress impor
 
 _COLORS = {"running": "", "succeeded": "green", "failed": "red", "stopped": "dim"}
 _BAR_WIDTH = 16
-_COLUMNS = ("replica", "state", "epoch", "metrics", "rows/s", "memory", "GPU", "time")
+_COLUMNS = ("replica", "state", "done", "metrics", "rows/s", "memory", "GPU", "time")
 _DETAIL = "metrics"
 """The column that is truncated if the terminal is narrow."""
 
@@ -89,7 +89,7 @@ def _replica_cells(replica: ReplicaProgress, now: float, indent: str) -> tuple[s
     return (
         f"{indent}{replica.name}",
         _state(replica),
-        f"{replica.epoch}/{replica.epochs}" if replica.epochs else "",
+        str(replica.progress or "").partition(" ")[2],
         Text(replica.reason or metrics, no_wrap=True, overflow="ellipsis"),
         "" if sample.rows_per_second is None else f"{sample.rows_per_second:,.0f}",
         f"{memory:,.0f} MiB" if memory else "",
@@ -99,7 +99,7 @@ def _replica_cells(replica: ReplicaProgress, now: float, indent: str) -> tuple[s
 
 
 def _state(replica: ReplicaProgress) -> Text | ProgressBar:
-    """Return a bar for a replica that reports epochs, and the state of any other one."""
-    if replica.state == "running" and replica.epochs:
-        return ProgressBar(total=replica.epochs, completed=replica.epoch, width=_BAR_WIDTH)
+    """Return a bar for a replica that reports epochs or steps, and the state of any other one."""
+    if replica.state == "running" and replica.progress and replica.progress.total:
+        return ProgressBar(total=replica.progress.total, completed=replica.progress.done, width=_BAR_WIDTH)
     return Text(replica.state.ljust(_BAR_WIDTH), _COLORS.get(replica.state, "yellow"))

@@ -278,6 +278,7 @@ OPTIONAL_PACKAGES = {
     "PIL",
     "pyarrow",
     "sklearn",
+    "tensorboardX",
     "tensorflow",
     "tf_keras",
     "torch",

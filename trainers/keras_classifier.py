@@ -24,7 +24,7 @@ from kfp_distributed.trainers.keras_training.keras_fit import (
     read_data,
     steps_at_once,
 )
-from kfp_distributed.trainers.keras_training.keras_model import build_model, log_scalars, score
+from kfp_distributed.trainers.keras_training.keras_model import build_model, score
 from kfp_distributed.trainers.keras_training.keras_steps import EpochSteps, fit_from, follow_steps
 from kfp_distributed.trainers.resumed_network import has_epochs_left, keep_scales
 from kfp_distributed.trainers.runtime.data_loading.epoch_steps import (
@@ -41,6 +41,7 @@ from kfp_distributed.trainers.runtime.data_loading.served_rows import RowOptions
 from kfp_distributed.trainers.runtime.data_loading.target import weights_of_classes
 from kfp_distributed.trainers.runtime.job_description import TRAINING_METRICS
 from kfp_distributed.trainers.runtime.outputs.epoch_metrics import record_epoch
+from kfp_distributed.trainers.runtime.outputs.tensorboard_logs import log_scalars
 from kfp_distributed.trainers.runtime.ranks.cluster import Cluster, read_cluster
 from kfp_distributed.trainers.training_parameters import TrainingParameters
 

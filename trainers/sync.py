@@ -1,7 +1,8 @@
 """Functions for training functions.
 
-`record_epoch` stores the metrics and the checkpoint of an epoch in the background, `flush` stores them and waits, and
-`is_ending` tells whether to save a checkpoint and return, because a replica must end soon.
+`record_epoch` stores the metrics and the checkpoint of an epoch in the background, `record_step` the metrics of a step,
+`flush` stores all and waits, and `is_ending` tells whether to save a checkpoint and return, because a replica must end
+soon.
 
 This import path is public. The package `kfp_distributed.trainers` does not import the client of the object store.
 """
@@ -9,6 +10,7 @@ This import path is public. The package `kfp_distributed.trainers` does not impo
 from kfp_distributed.trainers.runtime.checkpoints import folder_uploads
 from kfp_distributed.trainers.runtime.lifecycle.termination import is_ending
 from kfp_distributed.trainers.runtime.outputs.epoch_metrics import record_epoch
+from kfp_distributed.trainers.runtime.outputs.step_metrics import record_step
 
 
 def flush() -> bool:
@@ -24,4 +26,4 @@ def flush() -> bool:
     return folder_uploads.flush()
 
 
-__all__ = ["flush", "is_ending", "record_epoch"]
+__all__ = ["flush", "is_ending", "record_epoch", "record_step"]

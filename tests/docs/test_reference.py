@@ -32,7 +32,7 @@ from kfp_distributed.trainers.programs.requirements import variable_of
 from kfp_distributed.trainers.runtime.job_description import EVALUATOR_METRICS, TENSORBOARD, TRAINING_METRICS
 from kfp_distributed.trainers.runtime.monitoring.progress import Progress, parse_progress
 from kfp_distributed.trainers.runtime.monitoring.samples import Sample, split_sample
-from kfp_distributed.trainers.runtime.monitoring.trainer_status import EpochEnd, status_body
+from kfp_distributed.trainers.runtime.monitoring.trainer_status import TimedProgress, status_body
 from kfp_distributed.trainers.training_parameters import TrainingParameters
 
 PAGES = reference.ROOT / "docs" / "reference"
@@ -235,10 +235,12 @@ def test_the_files_in_buckets_have_the_names_of_the_code():
 
 
 def test_the_metrics_file_of_the_page_is_one_that_the_step_reads():
-    (example,) = re.findall(r"```json\n(.*?)```", (PAGES / "metrics.md").read_text("utf-8"), re.DOTALL)
-    content = json.loads(example)
-    assert {*content} == {"replica", "epochs"}
-    assert [epoch["epoch"] for epoch in content["epochs"]] == [1, 2]
+    examples = re.findall(r"```json\n(.*?)```", (PAGES / "metrics.md").read_text("utf-8"), re.DOTALL)
+    of_epochs, of_steps = map(json.loads, examples)
+    assert {*of_epochs} == {"replica", "epochs"}
+    assert [row["epoch"] for row in of_epochs["epochs"]] == [1, 2]
+    assert {*of_steps} == {"replica", "epochs", "steps"}
+    assert [row["step"] for row in of_steps["steps"]] == [1, 2]
 
 
 def test_the_lines_of_the_page_have_the_form_that_the_code_reads():
@@ -319,5 +321,5 @@ def test_the_tables_of_annotations_and_of_the_status_have_each_entry_of_a_job():
     names = [row[0].strip("`") for row in rows_of(annotations)[1:]]
     assert names == [*ALL_ANNOTATIONS, HASH_ANNOTATION, DISTRIBUTION_ANNOTATION]
     fields = [row[0].strip("`") for row in rows_of(status)[1:]]
-    last = EpochEnd(Progress(2, 2), 1.0)
+    last = TimedProgress(Progress(2, 2), 1.0)
     assert fields == list(status_body(last, last)["trainerStatus"])

@@ -8,6 +8,7 @@ from kfp_distributed.components.train.run.shown_progress.log_entry import LogEnt
 from kfp_distributed.components.train.run.shown_progress.training_progress import ReplicaProgress, TrainingProgress
 from kfp_distributed.components.train.tell.step_log import log_entry
 from kfp_distributed.pipelines.progress_table import StepProgress, progress_table, shown_replicas
+from kfp_distributed.trainers.runtime.monitoring.progress import Progress
 from kfp_distributed.trainers.runtime.monitoring.samples import Sample
 
 FACTS = [
@@ -27,13 +28,12 @@ PS = ReplicaProgress("ps-0", "running", "serving")
 WORKER = ReplicaProgress(
     "worker-0",
     "running",
-    epoch=3,
-    epochs=5,
+    progress=Progress(3, 5, {"loss": 0.5, "val_loss": 0.6}),
     metrics={"loss": 0.5, "val_loss": 0.6},
     sample=Sample(600, 1000.0),
     peak_memory_mib=700,
-    first_epoch=(10, 1),
-    last_epoch_time=20,
+    first_done=(10, 1),
+    last_time=20,
     burst_begin=10,
 )
 WAITING = ReplicaProgress("worker-1", reason="no node has room")
@@ -117,7 +117,7 @@ def test_a_table_of_steps_and_replicas():
         (StepProgress("train", "failed", 75), [PS, WORKER, WAITING]),
     ]
     header, prepare, train, ps, worker, waiting = drawn(steps)
-    assert header.split() == ["replica", "state", "epoch", "metrics", "rows/s", "memory", "time"]
+    assert header.split() == ["replica", "state", "done", "metrics", "rows/s", "memory", "time"]
     assert prepare.split() == ["prepare-data", "done", "2.5", "s"]
     assert train.split() == ["train", "failed", "1", "min", "15", "s"]
     assert ps.split() == ["ps-0", "running", "serving"]

@@ -311,6 +311,14 @@ def test_only_new_epochs_are_logged():
     ]
 
 
+def test_steps_are_logged_beside_epochs_of_the_same_name():
+    stored = {"worker-0": [{"epoch": 1.0, "loss": 0.5}, {"step": 10.0, "loss": 0.75}, {"step": 20.0, "loss": 0.25}]}
+    assert list(new_metrics(stored, {"training_steps/loss": 10}, 7.0)) == [
+        Metric("training/loss", 0.5, 1, 7.0),
+        Metric("training_steps/loss", 0.25, 20, 7.0),
+    ]
+
+
 def test_parameters_are_texts_without_those_that_are_not_set():
     distribution = {"distribution_type": "TF", "number_of_workers": 2, "number_of_parameter_servers": 1}
     job = make_job(["true"], distribution, program={"trainer": "keras_classifier", "image": "registry/image:1"})

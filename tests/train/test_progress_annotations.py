@@ -106,3 +106,33 @@ def test_unusual_epochs(lines, epoch, percentage):
 def test_the_largest_number_of_epochs_has_an_estimate():
     result = annotations(RUNNING, line(0, "epoch 1/999999999"), line(10**7, "epoch 2/999999999"))
     assert result["kfp-distributed/estimated-end"].endswith("Z")
+
+
+def test_the_progress_of_steps():
+    """It has trained 100 steps in 60 seconds, so the other 180 take 108. The epochs say nothing about the speed."""
+    facts = [
+        RUNNING,
+        line(60, "step 20/300 loss=0.5000"),
+        line(90, "step 100/300 val_loss=0.6000"),
+        line(119, "epoch 1/3 accuracy=0.7500"),
+        line(120, "step 120/300 loss=0.2500"),
+    ]
+    assert annotations(*facts) == {
+        "kfp-distributed/epoch": "1/3",
+        "kfp-distributed/step": "120/300",
+        "kfp-distributed/percentage": "40",
+        "kfp-distributed/estimated-end": "2026-11-23T14:09:00Z",
+        "kfp-distributed/metrics": '{"loss": 0.25, "val_loss": 0.6, "accuracy": 0.75}',
+        "kfp-distributed/progress": (
+            "epoch 1/3, step 120/300 (40%), ends about 2026-11-23T14:09:00Z, "
+            "loss=0.2500 val_loss=0.6000 accuracy=0.7500"
+        ),
+    }
+
+
+def test_steps_whose_end_is_not_known():
+    assert annotations(RUNNING, line(60, "step 20/0 loss=0.5000"), line(90, "step 25/0")) == {
+        "kfp-distributed/step": "25",
+        "kfp-distributed/metrics": '{"loss": 0.5}',
+        "kfp-distributed/progress": "step 25, loss=0.5000",
+    }

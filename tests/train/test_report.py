@@ -11,7 +11,7 @@ from kfp_distributed.components.train.tell.report import MAX_CURVES, MAX_EVENTS,
 from kfp_distributed.reports.charts import Mark, line_chart, timeline
 from kfp_distributed.reports.page import render_page
 from kfp_distributed.reports.parts import Table
-from kfp_distributed.trainers.sync import record_epoch
+from kfp_distributed.trainers.sync import record_epoch, record_step
 
 pytestmark = [pytest.mark.takes(4), pytest.mark.figures]
 
@@ -289,3 +289,22 @@ def test_an_epoch_too_large_for_a_float_leaves_its_metrics_out(tmp_path):
     kept = {"replica": "worker-0", "epochs": [{"epoch": 10**400, "loss": 2.0}]}
     (tmp_path / "training.json").write_text(json.dumps(kept))
     assert read_metrics(str(tmp_path)) == {}
+
+
+def test_steps_have_charts_of_their_own_and_the_best_is_that_of_validation_rows(tmp_path):
+    for step in range(1, 31):
+        record_step(tmp_path / "training.json", step, 30, {"loss": 1 / step, "tokens/s": 100.0})
+    for step, loss in ((10, 0.5), (20, 0.25), (30, 0.75)):
+        record_step(tmp_path / "training.json", step, 30, {"val_loss": loss})
+    record_epoch(tmp_path / "training.json", "replica-0", 1, 1, {"loss": 0.5})
+    metrics = read_metrics(str(tmp_path))
+    content = job_page(status(JobEnded(1001, True)), metrics)
+    titles = ["loss", "loss by step", "tokens/s by step"]
+    assert [chart.title for chart in content.curves] == titles
+    assert [fact for fact in content.facts if fact[0] in ("Epochs", "Steps") or fact[0].startswith("Best")] == [
+        ("Epochs", "1"),
+        ("Steps", "30"),
+        ("Best loss", "0.5 in epoch 1"),
+        ("Best loss by step", "0.25 in step 20"),
+    ]
+    assert "tokens/s by step" in render_page("train.html", content)

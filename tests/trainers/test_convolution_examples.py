@@ -25,7 +25,7 @@ from kfp_distributed.components.train.run.runners.local.runner import LocalRunne
 from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.storage.model import read_model_folder
 from kfp_distributed.trainers import train_specification
-from kfp_distributed.trainers.runtime.outputs.epoch_metrics import read_epochs
+from kfp_distributed.trainers.runtime.outputs.metrics_file import read_epochs
 
 pytestmark = pytest.mark.takes(60)
 

@@ -10,7 +10,7 @@ from kfp_distributed.storage.errors import StorageError, StoreAway
 from kfp_distributed.trainers.runtime.checkpoints import folder_uploads
 from kfp_distributed.trainers.runtime.checkpoints.completeness import RenamedFiles, is_marked, is_written
 from kfp_distributed.trainers.runtime.checkpoints.folder_uploads import flush, keep
-from kfp_distributed.trainers.runtime.outputs.epoch_metrics import read_epochs
+from kfp_distributed.trainers.runtime.outputs.metrics_file import read_epochs
 from kfp_distributed.trainers.sync import record_epoch
 
 

@@ -47,7 +47,7 @@ def test_a_table_is_learned_resumed_and_saved_with_its_preprocessing(folders, tm
     # 19 steps of 16 rows in each epoch.
     assert current_usage().rows - rows_before == 5 * 304
     lines = [parse_progress(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(line.epoch, line.epochs) for line in lines if line] == [(1, 2), (2, 2), (3, 5), (4, 5), (5, 5)]
+    assert [(line.done, line.total) for line in lines if line] == [(1, 2), (2, 2), (3, 5), (4, 5), (5, 5)]
     history = json.loads((tmp_path / "metrics" / "training.json").read_text())
     assert (history["replica"], [entry["epoch"] for entry in history["epochs"]]) == ("worker-0", [1, 2, 3, 4, 5])
     assert history["epochs"][-1]["val_accuracy"] > 0.9
@@ -147,4 +147,4 @@ def test_the_evaluator_scores_the_checkpoint_before_a_damaged_one_once(folders, 
     keep(3)
     thread.join(300)
     lines = [parse_progress(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line.epoch for line in lines if line] == [1, 3]
+    assert [line.done for line in lines if line] == [1, 3]

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from kfp_distributed.trainers.runtime.outputs.epoch_metrics import mark_model_epoch, read_model_metrics, record_epoch
+from kfp_distributed.trainers.runtime.outputs.epoch_metrics import record_epoch
+from kfp_distributed.trainers.runtime.outputs.metrics_file import mark_model_epoch, read_model_metrics
 
 
 @pytest.fixture

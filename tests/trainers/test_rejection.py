@@ -34,5 +34,12 @@ def test_progress_of_the_leader_proves_that_the_checkpoint_was_good(stores, stor
     assert list_checkpoints(stores[0]).rejected == []
 
 
+def test_steps_after_which_nothing_was_stored_prove_nothing(stores):
+    stores[1].write("training.json", b'{"epochs": [], "steps": [{"step": 1}]}')
+    restored = RestoredCheckpoint(*stores, "00000002", stores=False)
+    stores[1].write("training.json", b'{"epochs": [], "steps": [{"step": 1}, {"step": 2}]}')
+    assert restored.reject()
+
+
 def test_without_a_restored_checkpoint_none_is_rejected(stores):
     assert not RestoredCheckpoint(*stores, "", stores=False).reject()

@@ -22,7 +22,7 @@ from kfp_distributed.trainers.runtime.monitoring.status_server import (
     StatusPosts,
     post_status,
 )
-from kfp_distributed.trainers.runtime.monitoring.trainer_status import EpochEnd
+from kfp_distributed.trainers.runtime.monitoring.trainer_status import TimedProgress
 
 pytestmark = pytest.mark.takes(6)
 
@@ -136,7 +136,7 @@ def test_a_malformed_token_is_not_in_the_error(environment, tmp_path):
 
 
 def end(epoch):
-    return EpochEnd(Progress(epoch, 10), 1795442712.0 + epoch)
+    return TimedProgress(Progress(epoch, 10), 1795442712.0 + epoch)
 
 
 def percentages(bodies):
@@ -166,6 +166,15 @@ def test_nothing_is_posted_twice():
     posts.finish(60)
     assert percentages(bodies) == [10]
     assert not any(thread.name == "status server" for thread in threading.enumerate())
+
+
+def test_epochs_beside_steps_are_not_posted():
+    bodies = []
+    posts = StatusPosts(bodies.append, interval_seconds=600)
+    posts.add(TimedProgress(Progress(30, 100, unit="step"), 1795442712.0))
+    posts.add(end(9))
+    posts.finish(60)
+    assert percentages(bodies) == [30]
 
 
 def test_a_request_that_fails_is_sent_again_and_logged_once(capfd):

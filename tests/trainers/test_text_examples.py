@@ -24,7 +24,7 @@ from kfp_distributed.components.train.run.launch import Outcome, launch
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.trainers import train_specification
-from kfp_distributed.trainers.runtime.outputs.epoch_metrics import read_epochs
+from kfp_distributed.trainers.runtime.outputs.metrics_file import read_epochs
 
 pytestmark = pytest.mark.takes(63)
 

@@ -4,15 +4,20 @@ import math
 import pytest
 
 from kfp_distributed.trainers.runtime.monitoring.progress import Progress
-from kfp_distributed.trainers.runtime.monitoring.trainer_status import MAX_METRICS, EpochEnd, measured_from, status_body
+from kfp_distributed.trainers.runtime.monitoring.trainer_status import (
+    MAX_METRICS,
+    TimedProgress,
+    measured_from,
+    status_body,
+)
 
 TIME = 1795442712.0
 """2026-11-23T14:05:12Z"""
 
 
-def end(epoch, epochs=10, seconds=0.0, metrics=()):
-    """The end of an epoch, so many seconds after TIME."""
-    return EpochEnd(Progress(epoch, epochs, dict(metrics)), TIME + seconds)
+def end(done, total=10, seconds=0.0, metrics=(), unit="epoch"):
+    """The end of an epoch or a step, so many seconds after TIME."""
+    return TimedProgress(Progress(done, total, dict(metrics), unit), TIME + seconds)
 
 
 def test_the_body_has_the_progress_the_estimate_and_the_metrics():
@@ -60,6 +65,7 @@ def test_percentage_and_estimate(first, last, percentage, seconds):
         (end(3), end(5, seconds=9), end(3)),
         (end(3), end(1, seconds=9), end(1, seconds=9)),  # The program trains a second model.
         (end(3), end(4, 20, seconds=9), end(4, 20, seconds=9)),
+        (end(3), end(4, seconds=9, unit="step"), end(4, seconds=9, unit="step")),
     ],
 )
 def test_a_program_that_begins_again_is_measured_again(first, last, expected):

@@ -12,7 +12,7 @@ from kfp_distributed.trainers.epochs.best_epoch import (
     follow_epoch,
     resume_best,
 )
-from kfp_distributed.trainers.runtime.outputs.epoch_metrics import mark_model_epoch
+from kfp_distributed.trainers.runtime.outputs.metrics_file import mark_model_epoch
 
 Weights = TypeVar("Weights")
 

@@ -21,7 +21,8 @@ from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import (
     restore_checkpoint,
 )
 from kfp_distributed.trainers.runtime.job_description import EVALUATOR_METRICS, JOB_VARIABLE, JobDescription
-from kfp_distributed.trainers.runtime.outputs.epoch_metrics import read_epochs, record_epoch
+from kfp_distributed.trainers.runtime.outputs.epoch_metrics import record_epoch
+from kfp_distributed.trainers.runtime.outputs.metrics_file import read_epochs
 
 
 def evaluate_checkpoints(

@@ -1,7 +1,6 @@
 """The Keras model: its construction from a dataset's manifest, and its evaluation."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -70,18 +69,3 @@ def score(
         return {}
     loss, accuracy = np.concatenate(parts, axis=1).mean(axis=1).tolist()
     return {f"val_{name}": value for name, value in metrics_of(loss, accuracy, label).items()}
-
-
-_summary_writer = cache(tf.summary.create_file_writer)
-
-
-def log_scalars(folder: str, epoch: int, metrics: Mapping[str, float]) -> None:
-    """Write the metrics of an epoch for TensorBoard, with "loss" and "val_loss" as two runs in one chart."""
-    # This is what tf.summary.scalar does, but that needs the package tensorboard.
-    kind = tf.compat.v1.SummaryMetadata(plugin_data={"plugin_name": "scalars"})
-    for name, value in metrics.items():
-        run, tag = ("validation", name[4:]) if name.startswith("val_") else ("train", name)
-        writer = _summary_writer(f"{folder}/{run}")
-        with writer.as_default(epoch):
-            tf.summary.write(tag, value, metadata=kind)
-        writer.flush()

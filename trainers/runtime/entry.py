@@ -61,7 +61,7 @@ from kfp_distributed.trainers.runtime.lifecycle.termination import EndedEarly, b
 from kfp_distributed.trainers.runtime.monitoring.downloads import observed
 from kfp_distributed.trainers.runtime.monitoring.sampling import print_samples, store_peak_memory, store_usage
 from kfp_distributed.trainers.runtime.monitoring.status_server import report_progress_from_here
-from kfp_distributed.trainers.runtime.outputs.epoch_metrics import read_epochs, read_model_metrics
+from kfp_distributed.trainers.runtime.outputs.metrics_file import read_epochs, read_model_metrics
 from kfp_distributed.trainers.runtime.outputs.results import (
     SYNC_RETRY_SECONDS,
     await_evaluator,

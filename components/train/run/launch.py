@@ -59,7 +59,7 @@ class TrainingFailed(Exception):
 
     Attributes:
         status: Status of the job when it failed.
-        metrics: Metrics of the epochs that were finished by then, by replica.
+        metrics: Metrics of the epochs and steps that were finished by then, by replica.
     """
 
     def __init__(self, cause: str, status: JobStatus, metrics: Metrics) -> None:
@@ -75,7 +75,7 @@ class Outcome:
     Attributes:
         status: Final status of the job.
         model: Manifest of the model.
-        metrics: Epochs of each replica that recorded any: [{"epoch": 1, "loss": ..., ...}, ...].
+        metrics: Epochs and steps of each replica that recorded any.
     """
 
     status: JobStatus

@@ -10,11 +10,14 @@ from kfp_distributed.storage.store import Store
 from kfp_distributed.trainers.runtime.job_description import EVALUATOR_METRICS, TRAINING_METRICS
 
 Metrics = Mapping[str, Sequence[Mapping[str, float]]]
-"""Epochs of each replica that recorded any: [{"epoch": 1, "loss": ..., ...}, ...]."""
+"""Epochs and steps of each replica that recorded any: [{"epoch": 1, "loss": ..., ...}, ..., {"step": 10, ...}, ...]."""
+
+NUMBERS = ("epoch", "step")
+"""Names of the numbers of epochs and steps. A row of `Metrics` has one of them."""
 
 
 def read_metrics(uri: str) -> Metrics:
-    """Return the epochs that replicas recorded, by replica. Files that cannot be read are left out."""
+    """Return the epochs and steps that replicas recorded, by replica. Files that cannot be read are left out."""
     return stored_metrics(open_store(uri))
 
 
@@ -27,8 +30,9 @@ def stored_metrics(store: Store) -> Metrics:
         with suppress(StorageError, KeyError, TypeError, ValueError, OverflowError):
             content = json.loads(store.read(key))
             metrics[str(content["replica"])] = [
-                {"epoch": epoch["epoch"] * 1.0}
-                | {name: value for name, value in epoch.items() if isinstance(value, int | float)}
-                for epoch in content["epochs"]
+                {number: row[number] * 1.0}
+                | {name: value for name, value in row.items() if isinstance(value, int | float)}
+                for number in NUMBERS
+                for row in content.get(f"{number}s", ())
             ]
     return metrics

@@ -156,7 +156,7 @@ class MlflowTracker(ExperimentTracker):
             self._add_end(*self._end)
             self._end = None
         elif not is_end and not self._unsent:
-            self._add_metrics(self._read_epochs())
+            self._add_metrics(self._read_metrics())
         while self._unsent:
             name, send = self._unsent[0]
             try:
@@ -182,17 +182,17 @@ class MlflowTracker(ExperimentTracker):
             return run
         return client.create_run(experiment, self._job.name, {JOB_TAG: self._job.name}, time.time())
 
-    def _read_epochs(self) -> Metrics:
+    def _read_metrics(self) -> Metrics:
         self._store = self._store or open_store(self._job.description.metrics_uri, retry_seconds=LOOK_SECONDS)
         return stored_metrics(self._store)
 
-    def _add_metrics(self, epochs: Metrics) -> None:
-        if metrics := list(new_metrics(epochs, self._steps, time.time())):
+    def _add_metrics(self, stored: Metrics) -> None:
+        if metrics := list(new_metrics(stored, self._steps, time.time())):
             self._steps |= {metric.key: metric.step for metric in metrics}
             self._unsent.append(("metrics", lambda client, run: client.log_metrics(run.id, metrics)))
 
-    def _add_end(self, status: RunStatus, epochs: Metrics, report: str, report_uri: str) -> None:
-        self._add_metrics(epochs)
+    def _add_end(self, status: RunStatus, stored: Metrics, report: str, report_uri: str) -> None:
+        self._add_metrics(stored)
         if report_uri:
             tags = {"kfp_distributed.report": report_uri}
             self._unsent.append(("tags", lambda client, run: client.set_tags(run.id, tags)))
@@ -206,25 +206,26 @@ class MlflowTracker(ExperimentTracker):
             )
 
 
-def new_metrics(epochs: Metrics, steps: Mapping[str, int], now: float) -> Iterator[Metric]:
-    """Yield the metrics of the epochs that are not logged yet, by epoch.
+def new_metrics(metrics: Metrics, logged: Mapping[str, int], now: float) -> Iterator[Metric]:
+    """Yield the metrics of the epochs and steps that are not logged yet, in their order.
 
-    The keys are "training/NAME" and "evaluator/NAME". The launcher of Kubeflow Pipelines logs the step's final metrics
-    as NAME at step 0.
+    The keys are "training/NAME" and "evaluator/NAME" for epochs, and "training_steps/NAME" for steps. The launcher of
+    Kubeflow Pipelines logs the step's final metrics as NAME at step 0.
 
     Args:
-        epochs: Epochs of each replica that recorded any: [{"epoch": 1, "loss": ..., ...}, ...].
-        steps: Latest step that is logged, by key. An epoch that a restarted replica repeats is not logged again.
+        metrics: Epochs and steps of each replica that recorded any.
+        logged: Latest epoch or step that is logged, by key. One that a restarted replica repeats is not logged again.
         now: Time in seconds since 1970.
     """
-    for replica, entries in epochs.items():
-        group = "evaluator" if replica.startswith("evaluator") else "training"
-        for entry in entries:
-            for name, value in entry.items():
-                key, step = valid_key(f"{group}/{name}"), round(entry["epoch"])
+    for replica, rows in metrics.items():
+        role = "evaluator" if replica.startswith("evaluator") else "training"
+        for row in rows:
+            number, group = ("epoch", role) if "epoch" in row else ("step", f"{role}_steps")
+            for name, value in row.items():
+                key, step = valid_key(f"{group}/{name}"), round(row[number])
                 # A JSON integer may be too large for a double. A float may be NaN or infinite.
                 is_double = isinstance(value, float) or abs(value) <= _LARGEST
-                if name != "epoch" and step > steps.get(key, -1) and is_double:
+                if name != number and step > logged.get(key, -1) and is_double:
                     yield Metric(key, float(value), step, now)
 
 

@@ -10,7 +10,7 @@ from kfp_distributed.components.train.describe.durations import format_seconds
 from kfp_distributed.components.train.run.conclusions.failures import how_it_ended
 from kfp_distributed.components.train.run.conclusions.status import JobStatus
 from kfp_distributed.components.train.run.facts import ReplicaChanged, ReplicaSample, Span, moment
-from kfp_distributed.components.train.run.stored_metrics import Metrics
+from kfp_distributed.components.train.run.stored_metrics import NUMBERS, Metrics
 from kfp_distributed.components.train.tell.log_format import parse_line
 from kfp_distributed.reports.charts import FEW_LINES, Chart, Mark, line_chart, timeline
 from kfp_distributed.reports.parts import Table
@@ -83,7 +83,7 @@ def job_page(
 
     Args:
         status: Status of the job.
-        metrics: Epochs of each replica that recorded any: [{"epoch": 1, "loss": ..., ...}, ...].
+        metrics: Epochs and steps of each replica that recorded any.
         manifest: Manifest of the job in the cluster.
         cause: Why the job failed: the last log lines of the replica that failed first, then one line of sentences.
         model_epoch: Number of the epoch after which the model was saved. Default: None, unknown.
@@ -105,7 +105,7 @@ def job_page(
         cause=sentences,
         last_lines="\n".join(map(_short_line, last_lines.splitlines())),
         facts=_facts(status, metrics, duration, model_epoch),
-        curves=tuple(_curves(measure, metrics, max_points) for measure in measures[:MAX_CURVES]),
+        curves=tuple(_curves(number, measure, metrics, max_points) for number, measure in measures[:MAX_CURVES]),
         measure_count=len(measures),
         timeline=timeline(
             "Replicas over time",
@@ -128,19 +128,25 @@ def _facts(
     """Return label and value of the job's most important numbers. Numbers that are not known are left out."""
     replicas = status.replicas.values()
     failed = sum(replica.state == "failed" for replica in replicas)
-    epochs = max((epoch["epoch"] for rows in metrics.values() for epoch in rows), default=None)
+    epochs, steps = (
+        max((row[number] for rows in metrics.values() for row in rows if number in row), default=None)
+        for number in NUMBERS
+    )
     peak_memory = max((replica.peak_memory for replica in replicas), default=0) / 1024
     samples = (sample.memory_mib or 0.0 for samples in status.samples.values() for sample in samples)
     peak_memory = max(peak_memory, *samples, 0.0)
     facts = [("Duration", duration), ("Replicas", f"{len(replicas)}" + (f", {failed} failed" if failed else ""))]
     if epochs is not None:
         facts.append(("Epochs", f"{epochs:g}"))
+    if steps is not None:
+        facts.append(("Steps", f"{steps:,.0f}"))
     if model_epoch is not None:
         facts.append(("Saved model", f"of epoch {model_epoch:g}" + (", the last" if model_epoch == epochs else "")))
-    for measure in _measures(metrics)[:_MAX_BEST]:
-        if best := _best(_points(measure, metrics), measure):
-            of_model = ", the saved model" if best.x == model_epoch else ""
-            facts.append((f"Best {measure}", f"{best.y:.4g} in epoch {best.x:g}{of_model}"))
+    for number, measure in _measures(metrics)[:_MAX_BEST]:
+        if best := _best(number, measure, _points(number, measure, metrics)):
+            of_model = ", the saved model" if number == "epoch" and best.x == model_epoch else ""
+            label = f"Best {measure}" if number == "epoch" else f"Best {measure} by step"
+            facts.append((label, f"{best.y:.4g} in {number} {best.x:g}{of_model}"))
     facts.append(("Restarts of replicas", str(sum(replica.restart for replica in replicas))))
     if peak_memory:
         facts.append(("Peak memory of a replica", f"{peak_memory:,.0f} MiB"))
@@ -162,29 +168,37 @@ def _cut(text: str) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}… ({len(text):,} characters)"
 
 
-def _measures(metrics: Metrics) -> list[str]:
-    names = {name.removeprefix("val_") for epochs in metrics.values() for epoch in epochs for name in epoch}
-    return sorted(names - {"epoch"}, key=lambda name: (name != "loss", name))
+def _measures(metrics: Metrics) -> list[tuple[str, str]]:
+    """Return the number and the name of each measure: those of epochs, then those of steps."""
+    found = {
+        (NUMBERS.index(number), measure != "loss", measure)
+        for rows in metrics.values()
+        for row in rows
+        for number in NUMBERS
+        if number in row
+        for measure in (name.removeprefix("val_") for name in row if name != number)
+    }
+    return [(NUMBERS[index], measure) for index, _, measure in sorted(found)]
 
 
-def _points(measure: str, metrics: Metrics) -> dict[str, list[Point]]:
+def _points(number: str, measure: str, metrics: Metrics) -> dict[str, list[Point]]:
     """Return the points of each replica's lines by label. Lines of validation data end with " validation"."""
     lines = {
-        f"{replica}{suffix}": [(epoch["epoch"], epoch[name]) for epoch in epochs if name in epoch]
-        for replica, epochs in metrics.items()
+        f"{replica}{suffix}": [(row[number], row[name]) for row in rows if number in row and name in row]
+        for replica, rows in metrics.items()
         for name, suffix in ((measure, ""), (f"val_{measure}", " validation"))
     }
     return {label: points for label, points in lines.items() if points}
 
 
-def _curves(measure: str, metrics: Metrics, max_points: int) -> Chart:
-    lines = _points(measure, metrics)
+def _curves(number: str, measure: str, metrics: Metrics, max_points: int) -> Chart:
+    lines = _points(number, measure, metrics)
     groups = {label: _group(label, len(lines)) for label in lines}
-    best = _best(lines, measure)
+    best = _best(number, measure, lines)
     dashed = [group for group in groups.values() if group.endswith(" validation")]
     return line_chart(
-        measure,
-        "epoch",
+        measure if number == "epoch" else f"{measure} by {number}",
+        number,
         measure,
         lines,
         [best] if best else [],
@@ -194,8 +208,12 @@ def _curves(measure: str, metrics: Metrics, max_points: int) -> Chart:
     )
 
 
-def _best(lines: Mapping[str, Sequence[Point]], measure: str) -> Mark | None:
-    """Return the best epoch: by the validation data where there are any; None if no better direction is known."""
+def _best(number: str, measure: str, lines: Mapping[str, Sequence[Point]]) -> Mark | None:
+    """Return the best epoch, or the best step by the validation data.
+
+    The best epoch is that of the validation data where there are any. Without them, no step is the best: its value is
+    that of a few rows. The result is also None if it is not known whether a lower value is better.
+    """
     words = measure.lower().replace("-", "_").split("_")
     if any(word in _LOWER_IS_BETTER for word in words):
         choose: Callable[..., Point] = min
@@ -204,12 +222,14 @@ def _best(lines: Mapping[str, Sequence[Point]], measure: str) -> Mark | None:
     else:
         return None
     validation = {label: points for label, points in lines.items() if label.endswith(" validation")}
+    if not validation and number == "epoch":
+        validation = dict(lines)
     # Values may be NaN, infinite, or integers too large for a float. No comparison with NaN is true.
-    points = [point for points in (validation or lines).values() for point in points if abs(point[1]) <= LARGEST]
+    points = [point for points in validation.values() for point in points if abs(point[1]) <= LARGEST]
     if not points:
         return None
-    epoch, value = choose(points, key=lambda point: point[1])
-    return Mark(epoch, value, f"best: epoch {epoch:g}")
+    x, value = choose(points, key=lambda point: point[1])
+    return Mark(x, value, f"best: {number} {x:g}")
 
 
 def _usage(

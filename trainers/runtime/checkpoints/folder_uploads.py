@@ -39,6 +39,10 @@ _BUSY_LOOKS = 30
 kept_folders: list["_Folder"] = []
 """The registered folders, in the order in which they are sent. `keep` adds to it."""
 
+write_metrics: list[Callable[[], bool]] = []
+"""Functions that write what they have gathered for files of metrics; each returns whether it has written any. They are
+called before the folders are sent by the program or at its end."""
+
 
 def keep(
     folder: Path,
@@ -273,15 +277,22 @@ class _Uploads:
         self._thread: threading.Thread | None = None
         self._logged: dict[_Folder, str] = {}
 
-    def capture(self, by_program: bool, waits: bool) -> int:
+    def capture(self, by_program: bool, waits: bool, only_metrics: bool = False) -> int:
         """Take snapshots of the folders that are to be sent; return the number of uploads that have begun before."""
         with self._state:
-            has_failed = False
+            has_metrics = has_failed = False
+            try:
+                for write in write_metrics if by_program or waits else ():
+                    has_metrics |= write()
+            except OSError as error:
+                print(f"not stored: {error}", flush=True)
+                has_failed = True
             for folder in kept_folders:
-                if folder.has_checkpoints and has_failed:
+                if folder.has_checkpoints and (has_failed or only_metrics):
                     continue
                 try:
-                    folder.poll(by_program, waits)
+                    # Metrics that have just been written are complete, also those of a program that has failed.
+                    folder.poll(by_program or (has_metrics and not folder.has_checkpoints), waits)
                 except OSError as error:
                     self._log(folder, error)
                     has_failed = True
@@ -360,6 +371,12 @@ def commit() -> None:
     cannot be stored, the log has the reason, and they are sent again, unless there is a newer snapshot by then.
     """
     _uploads.capture(by_program=True, waits=False)
+    _uploads.send_in_background()
+
+
+def commit_metrics() -> None:
+    """Let the current metrics be stored in the background, and not the checkpoint, which may be incomplete."""
+    _uploads.capture(by_program=True, waits=False, only_metrics=True)
     _uploads.send_in_background()
 
 

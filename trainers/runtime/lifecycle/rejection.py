@@ -4,7 +4,9 @@ It is not if a checkpoint was stored since, or is to be stored. The process that
 itself. The others compare what the object store has with what it had when they started.
 """
 
+import json
 import time
+from contextlib import suppress
 from typing import NamedTuple
 
 from kfp_distributed.storage.store import Store
@@ -73,4 +75,6 @@ class RestoredCheckpoint:
 
     def _progress(self) -> _Progress:
         metrics = self._metrics.read(TRAINING_METRICS) if self._metrics.exists(TRAINING_METRICS) else b""
+        with suppress(ValueError, TypeError):  # Metrics of steps are stored at any time.
+            metrics = json.dumps({**json.loads(metrics), "steps": None}).encode()
         return _Progress(metrics, frozenset(list_checkpoints(self._checkpoints).folders))

@@ -1,10 +1,11 @@
-"""The line that a replica prints at the end of each epoch and the train step reads. Pure."""
+"""The line that a replica prints at the end of each epoch, or of a step, and the train step reads. Pure."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
-_LINE = re.compile(r"epoch (\d{1,9})/(\d{1,9})((?: \w+=-?(?:\d+\.\d+|nan|inf))*)")
+_LINE = re.compile(r"(epoch|step) (\d{1,9})/(\d{1,9})((?: \w+=-?(?:\d+\.\d+|nan|inf))*)")
 
 
 @dataclass(frozen=True)
@@ -12,19 +13,28 @@ class Progress:
     """Progress of a training.
 
     Attributes:
-        epoch: Epochs that are done.
-        epochs: Epochs in total.
-        metrics: Metrics of the last epoch.
+        done: Epochs or steps that are done.
+        total: Epochs or steps in total; 0 if it is not known.
+        metrics: Metrics of the last one.
+        unit: What is counted. Default: "epoch".
     """
 
-    epoch: int
-    epochs: int
+    done: int
+    total: int
     metrics: Mapping[str, float] = field(default_factory=dict)
+    unit: Literal["epoch", "step"] = "epoch"
+
+    def __str__(self) -> str:
+        """Return what is done, such as "epoch 3/6", or "step 3" if the total is not known."""
+        return f"{self.unit} {self.done}" + (f"/{self.total}" if self.total else "")
 
 
-def format_progress(epoch: int, epochs: int, metrics: Mapping[str, float]) -> str:
+def format_progress(progress: Progress) -> str:
     """Return the progress line that `parse_progress` parses, such as "epoch 3/6 loss=0.1234 accuracy=0.9812"."""
-    return f"epoch {epoch}/{epochs}" + "".join(f" {name}={value:.4f}" for name, value in metrics.items())
+    # The step would not read a line with another name.
+    named = ((name, value) for name, value in progress.metrics.items() if re.fullmatch(r"\w+", name))
+    metrics = "".join(f" {name}={value:.4f}" for name, value in named)
+    return f"{progress.unit} {progress.done}/{progress.total}{metrics}"
 
 
 def parse_progress(line: str) -> Progress | None:
@@ -32,5 +42,7 @@ def parse_progress(line: str) -> Progress | None:
     match = _LINE.fullmatch(line.strip())
     if match is None:
         return None
-    pairs = (pair.split("=") for pair in match[3].split())
-    return Progress(int(match[1]), int(match[2]), {name: float(value) for name, value in pairs})
+    unit, done, total, metrics = match.groups()
+    pairs = (pair.split("=") for pair in metrics.split())
+    # The pattern allows two units.
+    return Progress(int(done), int(total), {name: float(value) for name, value in pairs}, unit)  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from kfp_distributed.trainers.runtime.monitoring.progress import Progress
-from kfp_distributed.trainers.runtime.monitoring.trainer_status import EpochEnd, measured_from, status_body
+from kfp_distributed.trainers.runtime.monitoring.trainer_status import TimedProgress, measured_from, status_body
 
 URL_VARIABLE = "KUBEFLOW_TRAINER_SERVER_URL"
 """Environment variable with the address of status.trainerStatus of this TrainJob."""
@@ -44,7 +44,10 @@ _TOKEN = re.compile(r"[\w.~+/=-]+", re.ASCII)
 
 
 class StatusPosts:
-    """Posts the ends of epochs in a thread, which starts with the first one. Only the latest one is posted."""
+    """Posts the progress in a thread, which starts with the first epoch or step. Only the latest one is posted.
+
+    Once there is a step, epochs are not posted: two units would have no common speed.
+    """
 
     def __init__(self, post: Callable[[Mapping[str, Any]], object], interval_seconds: float = POST_SECONDS) -> None:
         """Create the object without starting the thread.
@@ -55,19 +58,21 @@ class StatusPosts:
         """
         self._post, self._interval_seconds = post, interval_seconds
         self._changed = threading.Condition()
-        self._first: EpochEnd | None = None
-        self._last: EpochEnd | None = None
-        self._posted: EpochEnd | None = None
+        self._first: TimedProgress | None = None
+        self._last: TimedProgress | None = None
+        self._posted: TimedProgress | None = None
         self._is_ending = self._is_warned = False
         self._thread: threading.Thread | None = None
 
-    def add(self, last: EpochEnd) -> None:
-        """Add the end of an epoch. It returns at once.
+    def add(self, last: TimedProgress) -> None:
+        """Add the end of an epoch or a step. It returns at once.
 
         Raises:
             RuntimeError: The thread cannot be started.
         """
         with self._changed:
+            if self._last and (self._last.progress.unit, last.progress.unit) == ("step", "epoch"):
+                return
             self._first, self._last = measured_from(self._first, last), last
             self._changed.notify()
         if self._thread is None:
@@ -75,7 +80,7 @@ class StatusPosts:
             self._thread.start()
 
     def finish(self, seconds: float = _TIMEOUT_SECONDS) -> None:
-        """Post the latest epoch unless it is posted, and end the thread.
+        """Post the latest progress unless it is posted, and end the thread.
 
         Args:
             seconds: Seconds after which this returns in any case.
@@ -98,7 +103,7 @@ class StatusPosts:
             with self._changed:
                 self._changed.wait_for(lambda: self._is_ending, self._interval_seconds)
 
-    def _try(self, first: EpochEnd, last: EpochEnd) -> None:
+    def _try(self, first: TimedProgress, last: TimedProgress) -> None:
         try:
             self._post(status_body(first, last))
             self._posted = last
@@ -151,13 +156,13 @@ def report_progress_from_here() -> None:
 
 
 def report_progress(progress: Progress) -> None:
-    """Report the end of an epoch, if this process reports the progress of the job and there is a status server.
+    """Report an epoch or a step, if this process reports the progress of the job and there is a status server.
 
     It returns at once. A thread sends the request.
     """
     if all(os.environ.get(name) for name in (REPORTER_VARIABLE, URL_VARIABLE, CA_VARIABLE, TOKEN_VARIABLE)):
         with suppress(RuntimeError):  # No thread can be started.
-            _posts().add(EpochEnd(progress, time.time()))
+            _posts().add(TimedProgress(progress, time.time()))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Progress of a training as status.trainerStatus of its TrainJob: ends of epochs -> body of a request. Pure."""
+"""Progress of a training as status.trainerStatus of its TrainJob: epochs or steps -> body of a request. Pure."""
 
 import time
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ _MAX_SECONDS = 2**31 - 1
 """The largest estimate that Kubeflow Trainer can store."""
 
 
-class EpochEnd(NamedTuple):
-    """The end of an epoch.
+class TimedProgress(NamedTuple):
+    """The end of an epoch or a step.
 
     Attributes:
-        progress: The epoch, the number of epochs, and the metrics.
+        progress: The epoch or step, their number, and the metrics.
         time: Time of the end in Unix seconds.
     """
 
@@ -29,42 +29,44 @@ class EpochEnd(NamedTuple):
     time: float
 
 
-def measured_from(first: EpochEnd | None, last: EpochEnd) -> EpochEnd:
-    """Return the epoch from whose end the speed is measured.
+def measured_from(first: TimedProgress | None, last: TimedProgress) -> TimedProgress:
+    """Return the progress since which the speed is measured.
 
     Args:
-        first: The epoch from which it was measured so far; None before the first one.
-        last: The epoch that has ended.
+        first: The progress since which it was measured so far; None before the first one.
+        last: The progress now.
 
     Returns:
-        `last` if there is no other, or if the program has begun again with an earlier epoch or another number of them.
+        `last` if there is no other, or if the program has begun again at an earlier epoch or step, or counts another
+        number or unit of them.
     """
-    if first is None or last.progress.epoch <= first.progress.epoch or last.progress.epochs != first.progress.epochs:
+    if first is None or last.progress.done <= first.progress.done:
         return last
-    return first
+    is_same = (last.progress.unit, last.progress.total) == (first.progress.unit, first.progress.total)
+    return first if is_same else last
 
 
-def status_body(first: EpochEnd, last: EpochEnd) -> Mapping[str, Any]:
+def status_body(first: TimedProgress, last: TimedProgress) -> Mapping[str, Any]:
     """Return the body of the request that replaces status.trainerStatus of a TrainJob.
 
     Args:
-        first: The epoch from whose end the speed is measured.
-        last: The epoch that has ended last. The estimate begins at its end, which is lastUpdatedTime.
+        first: The progress since which the speed is measured.
+        last: The progress now. The estimate begins at its time, which is lastUpdatedTime.
 
     Returns:
-        The body. There is no progressPercentage if the number of epochs is 0, and no estimatedRemainingSeconds until
-        two epochs have ended. Metrics whose name has more than 64 characters are left out.
+        The body. There is no progressPercentage if the number of epochs or steps is 0, and no
+        estimatedRemainingSeconds until two have ended. Metrics whose name has more than 64 characters are left out.
     """
-    epoch, epochs, metrics = last.progress.epoch, last.progress.epochs, last.progress.metrics
+    done, total, metrics = last.progress.done, last.progress.total, last.progress.metrics
     status: dict[str, Any] = {}
-    if epochs > 0:
-        status["progressPercentage"] = min(100, max(0, int(epoch * 100 // epochs)))
-    if epoch >= epochs:
+    if total > 0:
+        status["progressPercentage"] = min(100, max(0, int(done * 100 // total)))
+    if done >= total:
         status["estimatedRemainingSeconds"] = 0
-    elif epoch > first.progress.epoch:
-        seconds_of_epoch = (last.time - first.time) / (epoch - first.progress.epoch)
+    elif done > first.progress.done:
+        seconds_of_one = (last.time - first.time) / (done - first.progress.done)
         # The clock of the machine may have been set back.
-        seconds = max(0, round(seconds_of_epoch * (epochs - epoch)))
+        seconds = max(0, round(seconds_of_one * (total - done)))
         status["estimatedRemainingSeconds"] = min(seconds, _MAX_SECONDS)
     allowed = ((name, value) for name, value in metrics.items() if 1 <= len(name) <= _MAX_NAME)
     status["metrics"] = [{"name": name, "value": f"{value:.6g}"} for name, value in islice(allowed, MAX_METRICS)]

@@ -1,55 +1,18 @@
 """Records the metrics of epochs: in a file, which is stored in the background, in a line, and for Kubeflow Trainer."""
 
-import json
-import math
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import SupportsFloat
 
-from kfp_distributed.storage.files import unfinished_file
 from kfp_distributed.trainers.runtime.checkpoints.folder_uploads import commit
 from kfp_distributed.trainers.runtime.monitoring.progress import Progress, format_progress
 from kfp_distributed.trainers.runtime.monitoring.status_server import report_progress
-
-_MODEL_EPOCH = "model_epoch"
-"""Key of the epoch of the model in a metrics file."""
-
-
-def read_epochs(file: Path) -> list[dict[str, float]]:
-    """Return the epochs of a metrics file; [] if the file is missing or has another form."""
-    try:
-        epochs: list[dict[str, float]] = json.loads(file.read_text())["epochs"] if file.exists() else []
-        return [{"epoch": entry["epoch"], **entry} for entry in epochs]
-    except (KeyError, TypeError, ValueError):
-        print(f'{file.name} has not the form {{"replica": NAME, "epochs": [{{"epoch": 1, ...}}]}}', flush=True)
-        return []
-
-
-def mark_model_epoch(file: Path, epoch: int | None) -> None:
-    """Record in a metrics file of which epoch the model is.
-
-    Args:
-        file: Metrics file. If it is missing, nothing is recorded.
-        epoch: Number of the epoch, from 1; None for the last one.
-    """
-    if not file.exists():
-        return
-    content = {name: value for name, value in json.loads(file.read_text()).items() if name != _MODEL_EPOCH}
-    with unfinished_file(file) as stream:
-        stream.write(json.dumps(content if epoch is None else {**content, _MODEL_EPOCH: epoch}).encode())
-
-
-def read_model_metrics(file: Path) -> dict[str, float]:
-    """Return the metrics of the epoch of the model: the one that `mark_model_epoch` has recorded, or the last one.
-
-    The result is {} if the file has no epochs.
-    """
-    epochs = read_epochs(file)
-    if not epochs:
-        return {}
-    epoch = json.loads(file.read_text()).get(_MODEL_EPOCH, epochs[-1]["epoch"])
-    return next((entry for entry in epochs if entry["epoch"] == epoch), {"epoch": epoch})
+from kfp_distributed.trainers.runtime.outputs.metrics_file import (
+    checked_metrics,
+    not_finite,
+    read_epochs,
+    update_metrics_file,
+)
 
 
 def record_epoch(file: Path, replica: str, epoch: int, epochs: int, metrics: Mapping[str, SupportsFloat]) -> None:
@@ -77,32 +40,19 @@ def record_epoch(file: Path, replica: str, epoch: int, epochs: int, metrics: Map
     Raises:
         TypeError: A metric is not a number. The message names it.
     """
-    values = {str(name): _number(name, value) for name, value in metrics.items()}
+    values = checked_metrics("record_epoch", metrics)
     past = [entry for entry in read_epochs(file) if entry["epoch"] < epoch]
-    before = _not_finite(past[-1]) if past else set()
-    for name in sorted(_not_finite(values) - before):
+    before = not_finite(past[-1]) if past else set()
+    for name in sorted(not_finite(values) - before):
         print(
             f"warning: {name} is {values[name]} in epoch {epoch}: fill missing values, which are NaN in the rows, "
             "or set a smaller learning rate",
             flush=True,
         )
-    with unfinished_file(file) as stream:
-        stream.write(json.dumps({"replica": replica, "epochs": [*past, {"epoch": epoch, **values}]}).encode())
+    # The epoch of the model is that of an earlier training, which goes on now.
+    entries = {"replica": replica, "epochs": [*past, {"epoch": epoch, **values}], "model_epoch": None}
+    update_metrics_file(file, entries)
     commit()
-    print(format_progress(epoch, epochs, values), flush=True)
-    report_progress(Progress(epoch, epochs, values))
-
-
-def _number(name: object, value: object) -> float:
-    # float() would also accept text such as "0.5".
-    if not isinstance(value, str | bytes):
-        with suppress(TypeError, ValueError, OverflowError):
-            return float(value)  # type: ignore[arg-type]
-    raise TypeError(
-        f"record_epoch: the metric {name!r} is {value!r:.100} ({type(value).__name__}); allowed is a number, such as a "
-        "float or a scalar of NumPy, TensorFlow or PyTorch. Take the mean of several values first"
-    )
-
-
-def _not_finite(metrics: Mapping[str, float]) -> set[str]:
-    return {name for name, value in metrics.items() if isinstance(value, float) and not math.isfinite(value)}
+    progress = Progress(epoch, epochs, values)
+    print(format_progress(progress), flush=True)
+    report_progress(progress)

@@ -96,7 +96,7 @@ def describe_activity(replica: ReplicaStatus, now: float) -> str:
 
 def _progress_of_line(line: str, *, counts_rows: bool) -> str:
     if progress := parse_progress(line):
-        return f"ended epoch {progress.epoch}/{progress.epochs}"
+        return f"ended {progress}"
     return "" if counts_rows else f'printed "{line.strip()[:_SHOWN_CHARACTERS]}"'
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from kfp_distributed.components.train.run.facts import Fact, LogLine, ReplicaChanged, ReplicaSample
 from kfp_distributed.components.train.run.shown_progress.log_entry import JOB, LogEntry
-from kfp_distributed.trainers.runtime.monitoring.progress import parse_progress
+from kfp_distributed.trainers.runtime.monitoring.progress import Progress, parse_progress
 from kfp_distributed.trainers.runtime.monitoring.samples import Sample, split_sample
 
 _CHANGE = re.compile(
@@ -17,7 +17,7 @@ _CHANGE = re.compile(
 """Entry of the step's log for a change of a replica, see `status.describe`."""
 
 _BURST_SECONDS = 1.0
-"""Epochs that are read within this time of the first one do not count for the speed: they may be a backlog."""
+"""Epochs or steps that are read within this time of the first one do not count for the speed: they may be a backlog."""
 
 _SERVES = re.compile(r"[a-z]+-\d+ serves")
 """Line that a parameter server prints when it is ready."""
@@ -31,44 +31,44 @@ class ReplicaProgress:
         name: Name of the replica.
         state: Its state, such as "running".
         reason: Reason of the state; "" if there is none.
-        epoch: Epochs that are done.
-        epochs: Epochs of the training; 0 until the replica has finished one.
-        metrics: Metrics of the last epoch.
+        progress: Last epoch, or last step of a training that reports steps; None until there is one.
+        epoch: Last epoch, of a training that also reports steps; "" otherwise.
+        metrics: Latest value of each metric.
         sample: Latest resource usage. A value that the latest sample lacks is that of an earlier one.
         peak_memory_mib: Largest memory of all samples.
-        first_epoch: Time and number of the epoch at which the measurement of the speed begins.
-        last_epoch_time: Time of the last finished epoch.
-        burst_begin: Time of the first epoch that was read.
+        first_done: Time and number of the epoch or step at which the measurement of the speed begins.
+        last_time: Time of `progress`.
+        burst_begin: Time of the first epoch or step that was read.
     """
 
     name: str
     state: str = "waiting"
     reason: str = ""
-    epoch: int = 0
-    epochs: int = 0
+    progress: Progress | None = None
+    epoch: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
     sample: Sample = field(default_factory=Sample)
     peak_memory_mib: float = 0
-    first_epoch: tuple[float, int] | None = None
-    last_epoch_time: float = 0
+    first_done: tuple[float, int] | None = None
+    last_time: float = 0
     burst_begin: float = 0
 
     @property
     def estimated_end(self) -> float | None:
-        """Time at which the last epoch is probably done; None before there is an estimate.
+        """Time at which the last epoch or step is probably done; None before there is an estimate.
 
-        It only changes when an epoch ends, and is in the past if the next epoch takes longer than those before it.
+        It only changes when `progress` does, and is in the past if the next epoch takes longer than those before it.
         """
-        if self.first_epoch is None or self.state != "running":
+        if self.first_done is None or self.progress is None or self.state != "running":
             return None
-        time, number = self.first_epoch
-        if self.epoch <= number or self.epochs <= self.epoch:
+        (time, number), done, total = self.first_done, self.progress.done, self.progress.total
+        if done <= number or total <= done:
             return None
-        seconds_of_epoch = (self.last_epoch_time - time) / (self.epoch - number)
-        return self.last_epoch_time + seconds_of_epoch * (self.epochs - self.epoch)
+        seconds_of_one = (self.last_time - time) / (done - number)
+        return self.last_time + seconds_of_one * (total - done)
 
     def seconds_left(self, now: float) -> float | None:
-        """Return the estimated seconds until the last epoch is done, or None before there is an estimate."""
+        """Return the estimated seconds until the last epoch or step is done, or None before there is an estimate."""
         end = self.estimated_end
         return None if end is None else max(0.0, end - now)
 
@@ -126,7 +126,7 @@ class TrainingProgress:
         replica = self._replica(name)
         if state == "running" and replica.state != "running":
             # It was restarted. Its speed is measured anew, without the pause.
-            replica.first_epoch = None
+            replica.first_done = None
         replica.state, replica.reason = state, reason
 
     def _add_line(self, name: str, text: str, time: float) -> None:
@@ -134,14 +134,8 @@ class TrainingProgress:
         if replica.state == "waiting":
             replica.state, replica.reason = "running", ""
         progress = parse_progress(text)
-        if progress:
-            replica.epoch, replica.epochs, replica.metrics = progress.epoch, progress.epochs, progress.metrics
-            if replica.first_epoch is None or progress.epoch < replica.first_epoch[1]:
-                replica.burst_begin = time
-            # The epochs of a backlog arrive together.
-            if time - replica.burst_begin < _BURST_SECONDS:
-                replica.first_epoch = (time, progress.epoch)
-            replica.last_epoch_time = time
+        if progress and (progress.total or progress.unit == "step"):
+            _add_progress(replica, progress, time)
         elif _SERVES.fullmatch(text):
             replica.reason = "serving"
 
@@ -150,3 +144,24 @@ class TrainingProgress:
         known = {field: value for field, value in sample._asdict().items() if value is not None}
         replica.sample = replica.sample._replace(**known)
         replica.peak_memory_mib = max(replica.peak_memory_mib, sample.memory_mib or 0)
+
+
+def _add_progress(replica: ReplicaProgress, progress: Progress, time: float) -> None:
+    before = replica.progress
+    if before and before.unit == "step":
+        # A step may report some of the metrics, such as those of the validation rows.
+        replica.metrics = {**replica.metrics, **progress.metrics}
+        if progress.unit == "epoch":
+            replica.epoch = str(progress)
+            return
+    else:
+        replica.metrics = progress.metrics
+    if before and before.unit != progress.unit:
+        replica.epoch, replica.first_done = str(before), None
+    replica.progress = progress
+    if replica.first_done is None or progress.done < replica.first_done[1]:
+        replica.burst_begin = time
+    # The lines of a backlog arrive together.
+    if time - replica.burst_begin < _BURST_SECONDS:
+        replica.first_done = (time, progress.done)
+    replica.last_time = time

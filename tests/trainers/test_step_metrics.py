@@ -1,0 +1,164 @@
+"""The metrics of steps: which points are kept, and what of them is in the file, in lines and in TensorBoard's logs."""
+
+import json
+import math
+import sys
+from itertools import pairwise
+
+import pytest
+
+from kfp_distributed.trainers.runtime.checkpoints import folder_uploads
+from kfp_distributed.trainers.runtime.outputs import step_metrics
+from kfp_distributed.trainers.runtime.outputs.metrics_file import read_model_metrics
+from kfp_distributed.trainers.runtime.outputs.step_metrics import StepRecorder
+from kfp_distributed.trainers.runtime.outputs.step_points import MAX_METRICS, MAX_POINTS, StepPoints
+from kfp_distributed.trainers.sync import flush, record_epoch, record_step
+
+
+def recorded(steps, total=0, points=None):
+    points = points or StepPoints()
+    for step in steps:
+        points.add(step, total, {"loss": 1 / step})
+    return points
+
+
+@pytest.mark.parametrize("total", [0, 1, 1999, 2000, 5000, 100_000])
+def test_few_points_of_many_steps_are_kept_and_they_are_the_last_of_their_interval(total):
+    count = total or 5000
+    rows = recorded(range(1, count + 1), total).rows()
+    assert count <= MAX_POINTS - 1 or MAX_POINTS / 2 - 1 <= len(rows) <= MAX_POINTS
+    assert rows[-1] == {"step": count, "loss": 1 / count}
+    gaps = {after["step"] - before["step"] for before, after in pairwise(rows[:-1])}
+    assert len(gaps) <= 1
+
+
+def test_a_rare_metric_keeps_all_points_beside_a_frequent_one():
+    points = StepPoints()
+    for step in range(1, 20_001):
+        points.add(step, 20_000, {"loss": 0.5} | ({"val_loss": 0.25} if step % 500 == 0 else {}))
+    assert [row["step"] for row in points.rows() if "val_loss" in row] == list(range(500, 20_001, 500))
+
+
+def test_what_is_kept_does_not_depend_on_interruptions_or_on_a_known_end():
+    whole = recorded(range(1, 9001), 9000).rows()
+    assert recorded(range(1, 9001)).rows() == whole
+    first = recorded(range(1, 5000), 9000)
+    first.add(4000, 9000, {"loss": 7.0})
+    assert first.rows()[-1] == {"step": 4000, "loss": 7.0}
+    resumed = recorded(range(4000, 9001), 9000, StepPoints(json.loads(json.dumps(first.rows()))))
+    assert resumed.rows() == whole
+
+
+def test_points_after_the_step_at_which_a_training_goes_on_are_removed():
+    points = StepPoints()
+    points.add(10, 30, {"loss": 1.0})
+    points.add(20, 30, {"loss": 0.5, "val_loss": 0.6})
+    points.add(15, 30, {"loss": 0.75})
+    assert points.rows() == [{"step": 10, "loss": 1.0}, {"step": 15, "loss": 0.75}]
+
+
+def test_the_number_of_metrics_is_bounded():
+    points = StepPoints()
+    for number in range(MAX_METRICS + 2):
+        points.add(1, 1, {f"metric_{number:03}": 0.0})
+    assert len(points.rows()[0]) == MAX_METRICS + 1
+    assert points.left_out == {"metric_100", "metric_101"}
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.setattr(folder_uploads, "write_metrics", writers := [])
+    monkeypatch.setattr(step_metrics, "write_metrics", writers)
+    return tmp_path / "training.json"
+
+
+def test_epochs_and_steps_are_kept_beside_each_other(file, monkeypatch, capsys):
+    monkeypatch.setenv("KFP_DISTRIBUTED_REPLICA", "master-0")
+    record_step(file, 1, 4, {"loss": 1.0})
+    record_step(file, 2, 4, {"loss": 0.5})
+    record_epoch(file, "master-0", 1, 2, {"val_loss": 0.75})
+    record_step(file, 3, 4, {"loss": 0.25})
+    assert flush()
+    assert json.loads(file.read_text()) == {
+        "replica": "master-0",
+        "epochs": [{"epoch": 1, "val_loss": 0.75}],
+        "steps": [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 0.5}, {"step": 3, "loss": 0.25}],
+    }
+    assert capsys.readouterr().out.splitlines() == ["step 1/4 loss=1.0000", "epoch 1/2 val_loss=0.7500"]
+    assert read_model_metrics(file) == {"epoch": 1, "val_loss": 0.75, "step": 3, "loss": 0.25}
+
+
+def test_the_file_is_written_and_a_line_printed_every_ten_seconds_and_after_the_last_step(file, capsys, monkeypatch):
+    now = 100.0
+    recorder = StepRecorder(file, lambda: now)
+    folder_uploads.write_metrics.append(recorder.write)
+    for step in range(1, 61):
+        now += 0.5
+        recorder.record(step, 60, {"loss": 1 / step})
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines] == ["1/60", "21/60", "41/60", "60/60"]
+    assert len(json.loads(file.read_text())["steps"]) == 60
+
+
+def test_a_metric_that_becomes_nan_is_named_once(file, capsys):
+    for step, loss in enumerate([0.5, math.nan, math.nan, 0.5, math.inf], 1):
+        record_step(file, step, 9, {"loss": loss})
+    warnings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
+    assert warnings == ["warning: loss is nan in step 2", "warning: loss is inf in step 5"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ((1, 2, {"loss": "low"}), TypeError, "record_step: the metric 'loss' is 'low' (str)"),
+        ((-1, 2, {}), ValueError, "step=-1"),
+        ((1, -2, {}), ValueError, "steps=-2"),
+    ],
+)
+def test_what_is_no_step_is_refused_and_nothing_is_written(file, arguments, error, text):
+    with pytest.raises(error) as caught:
+        record_step(file, *arguments)
+    assert text in str(caught.value)
+    assert not file.exists()
+
+
+def test_the_points_of_a_failed_program_are_stored(file, monkeypatch):
+    """Its other files are not, because it may have been writing them."""
+    sent, checkpoints = [], file.parent / "checkpoints"
+    (metrics := file.parent / "metrics").mkdir()
+    checkpoints.mkdir()
+    monkeypatch.setattr(folder_uploads, "kept_folders", [])
+    folder_uploads.keep(metrics, lambda snapshot, _: sent.append((snapshot.folder / "training.json").read_text()))
+    folder_uploads.keep(checkpoints, lambda *_: sent.append("checkpoint"), is_complete=lambda *_: False)
+    for step in (1, 2, 3):
+        record_step(metrics / "training.json", step, 9, {"loss": 1.0})
+    (checkpoints / "half").write_text("x")
+    folder_uploads.flush(by_program=False)
+    assert [row["step"] for row in json.loads(sent[-1])["steps"]] == [1, 2, 3]
+    assert "checkpoint" not in sent
+
+
+def test_tensorboard_without_its_package_is_named_once(file, monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("KFP_DISTRIBUTED_TENSORBOARD_DIR", str(tmp_path / "logs"))
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    for step in (1, 2):
+        record_step(file, step, 9, {"loss": 1.0, "val_loss": 1.0})
+    text = "no logs for TensorBoard: add tensorboardX to the packages of train_specification"
+    assert capsys.readouterr().out.splitlines().count(text) == 1
+
+
+def test_tensorboard_gets_the_first_point_of_each_interval(file, monkeypatch, tmp_path):
+    import tensorflow as tf
+
+    monkeypatch.setenv("KFP_DISTRIBUTED_TENSORBOARD_DIR", str(tmp_path / "logs"))
+    for step in range(1, 4001):
+        record_step(file, step, 4000, {"val_loss": float(step)})
+    (log,) = (tmp_path / "logs" / "validation").glob("*.v2")
+    events = map(tf.compat.v1.Event.FromString, tf.data.TFRecordDataset(str(log)).as_numpy_iterator())
+    points = [
+        (event.step, value.tag, float(tf.make_ndarray(value.tensor)))
+        for event in events
+        for value in event.summary.value
+    ]
+    assert points == [(step, "loss", float(step)) for step in (1, *range(4, 4001, 4))]

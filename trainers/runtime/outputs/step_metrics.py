@@ -1,0 +1,110 @@
+"""Records the metrics of steps: thinned in the metrics file, for TensorBoard, in lines, and for Kubeflow Trainer."""
+
+import atexit
+import os
+import time
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import SupportsFloat
+
+from kfp_distributed.trainers.runtime.checkpoints.folder_uploads import commit_metrics, write_metrics
+from kfp_distributed.trainers.runtime.job_description import REPLICA_VARIABLE
+from kfp_distributed.trainers.runtime.monitoring.progress import Progress, format_progress
+from kfp_distributed.trainers.runtime.monitoring.status_server import report_progress
+from kfp_distributed.trainers.runtime.outputs.metrics_file import (
+    checked_metrics,
+    not_finite,
+    read_steps,
+    update_metrics_file,
+)
+from kfp_distributed.trainers.runtime.outputs.step_points import MAX_METRICS, StepPoints
+from kfp_distributed.trainers.runtime.outputs.tensorboard_logs import log_scalars
+
+TENSORBOARD_VARIABLE = "KFP_DISTRIBUTED_TENSORBOARD_DIR"
+"""Environment variable with the folder for TensorBoard's logs; "" for none."""
+
+WRITE_SECONDS = 10.0
+"""Interval at which the file is written and stored, and a line is printed: that of the samples of a replica."""
+
+
+class StepRecorder:
+    """Records the steps of one metrics file. See `record_step`.
+
+    Args:
+        file: Metrics file, which may have steps of an earlier start.
+        clock: Returns the time in seconds. Default: a clock that is never set back.
+    """
+
+    def __init__(self, file: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._file, self._clock = file, clock
+        self._points = StepPoints(read_steps(file))
+        self._shown, self._is_written = -WRITE_SECONDS, True
+        self._not_finite: set[str] = set()
+        self._has_left_out = False
+
+    def record(self, step: int, steps: int, values: Mapping[str, float]) -> None:
+        """Record a step, and write the file if `WRITE_SECONDS` have passed or it is the last one."""
+        for name in sorted(not_finite(values) - self._not_finite):
+            print(f"warning: {name} is {values[name]} in step {step}", flush=True)
+        self._not_finite = self._not_finite - values.keys() | not_finite(values)
+        first = self._points.add(step, steps, values)
+        if self._points.left_out and not self._has_left_out:
+            self._has_left_out = True
+            left_out = ", ".join(sorted(self._points.left_out))
+            print(f"warning: record_step keeps {MAX_METRICS} metrics, the first ones; left out: {left_out}", flush=True)
+        self._is_written = False
+        if first and (folder := os.environ.get(TENSORBOARD_VARIABLE)):
+            log_scalars(folder, step, first)
+        if step != steps and self._clock() - self._shown < WRITE_SECONDS:
+            return
+        self._shown = self._clock()
+        commit_metrics()
+        progress = Progress(step, steps, values, "step")
+        print(format_progress(progress), flush=True)
+        report_progress(progress)
+
+    def write(self) -> bool:
+        """Write the file, and return True; False if it has all steps."""
+        if self._is_written:
+            return False
+        replica = os.environ.get(REPLICA_VARIABLE, "replica-0")
+        update_metrics_file(self._file, {"replica": replica, "steps": self._points.rows()})
+        self._is_written = True
+        return True
+
+
+def record_step(file: Path, step: int, steps: int, metrics: Mapping[str, SupportsFloat]) -> None:
+    """Record a step of the training: for the report, MLflow and TensorBoard, and in the progress of the job.
+
+    It may be called after each step, or after some. Of a training of 2,000 steps or more, one point of each metric is
+    kept of every 2, 4, 8, ... steps. The file is written and stored in the background every 10 seconds, with the next
+    checkpoint, and when the program ends. A process that is killed loses the points of the last 10 seconds.
+
+    A step before the last one that was recorded removes the points after it: the training has begun again at a
+    checkpoint. A metric that becomes NaN or infinite causes a warning.
+
+    Only one process of a job should record steps, such as rank 0.
+
+    Args:
+        file: Metrics file, such as metrics_dir/training.json, which may have epochs too.
+        step: Number of the step, from 1; 0 for values before the first one.
+        steps: Number of the last step; 0 if it is not known.
+        metrics: Metrics of the step, by name, such as {"loss": 0.25}. "val_loss" is drawn in the chart of "loss". At
+            most 100 metrics of a training are kept.
+
+    Raises:
+        TypeError: A metric is not a number. The message names it.
+        ValueError: The step is negative.
+    """
+    if step < 0 or steps < 0:
+        raise ValueError(f"record_step: step={step}, steps={steps}; allowed are whole numbers of 0 or more")
+    _recorder(Path(file).absolute()).record(int(step), int(steps), checked_metrics("record_step", metrics))
+
+
+@cache
+def _recorder(file: Path) -> StepRecorder:
+    recorder = StepRecorder(file)
+    write_metrics.append(recorder.write)
+    atexit.register(recorder.write)  # Of a program whose folders another process stores.
+    return recorder
