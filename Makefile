@@ -68,7 +68,7 @@ debian-packages:
 environments: $(STAMP) debian-packages  ## creates the Python environments of Horovod, PyTorch and some tests, once; prints why one cannot be created
 	@for name in horovod pytorch horovod-pytorch; do $(BIN)/python images/environment.py $$name \
 		|| echo 'Its tests are skipped.'; done
-	@for name in steps kfp-oldest kfp-2.0 mlflow transformers torch2 python3.13; do $(BIN)/python tests/environments.py $$name || echo 'Its tests are skipped.'; done
+	@for name in steps kfp-oldest kfp-2.0 mlflow torch2 python3.13; do $(BIN)/python tests/environments.py $$name || echo 'Its tests are skipped.'; done
 
 cluster-named:
 	@test -n "$$KUBECONFIG$$KUBERNETES_SERVICE_HOST" || test -f ~/.kube/config \

@@ -10,7 +10,7 @@ are texts, and `evaluate` passes numbers. So the function scores the validation 
 metrics val_loss and val_accuracy, which the report of `train` shows.
 
 Run `make environments` and `python make_messages_csv.py` once, and then `python text_classification.py` to train on
-this machine. The file `fine_tuning.py` fine-tunes a pre-trained transformer on the same texts.
+this machine. The file `fine_tuning.py` fine-tunes a language model on the same texts.
 """
 
 from kfp import dsl

@@ -76,4 +76,4 @@ def create(folder: Path, requirements: Sequence[str]) -> None:
     launcher.parent.mkdir()
     launcher.write_text(_LAUNCHER.replace("@PYTHON@", _PYTHON))
     launcher.chmod(0o755)
-    subprocess.run([launcher, "-c", "import torch.distributed.checkpoint, minio, pyarrow"], check=True)
+    subprocess.run([launcher, "-c", "import torch.distributed.checkpoint, minio, pyarrow, trl, peft"], check=True)

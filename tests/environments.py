@@ -87,21 +87,22 @@ TEST_ENVIRONMENTS: Mapping[str, Callable[[], list[str]]] = {
     "kfp-2.0": lambda: ["kfp-pipeline-spec==0.2.2", "googleapis-common-protos<1.57", "pyyaml"],
     # The MLflow server. The extra `auth` has what its login needs.
     "mlflow": lambda: ["mlflow[auth]==3.17.2"],
-    # The image `pytorch`, and the packages of examples/fine_tuning.py. 0.15 GB, with Debian's PyTorch.
-    "transformers": lambda: [*_pytorch_image(), "transformers==4.44.2", "numpy<2"],
-    # PyTorch 2.6 and the packages of the image `pytorch`. 1.2 GB, see debian_torch.py.
-    "torch2": lambda: _pytorch_image(),
+    # PyTorch 2.6, the packages of the image `pytorch`, and those for language models. 1.8 GB, see debian_torch.py.
+    "torch2": lambda: [*_pytorch_image(), *_packages(ROOT / "tests" / "language_model_requirements.txt")],
     # The newest Python, with what a run on one machine needs. 1.9 GB.
     "python3.13": _for_a_run,
 }
 """The requirements of each environment, by its name."""
 
 _BUILD = ("setuptools>=77", "wheel")
-_WITH_DEBIAN_TORCH = ("transformers",)
 
 
 def _pytorch_image() -> list[str]:
-    lines = (ROOT / "images" / "pytorch" / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    return _packages(ROOT / "images" / "pytorch" / "requirements.txt")
+
+
+def _packages(file: Path) -> list[str]:
+    lines = file.read_text(encoding="utf-8").splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 
@@ -120,9 +121,6 @@ def make_environment(name: str, build: bool = True) -> Path:
     requirements = TEST_ENVIRONMENTS[name]()
     venv = [sys.executable, "-m", "venv"]
     base: list[object] = [sys.version_info[:3], sys.prefix == sys.base_prefix]
-    if name in _WITH_DEBIAN_TORCH:
-        venv = [_images.DEBIAN_PYTHON, "-m", "venv", "--system-site-packages"]
-        base = [_images.debian_torch()]
     if name == "torch2":
         if reason := debian_torch.missing():
             raise _images.EnvironmentUnavailableError(reason)

@@ -27,7 +27,8 @@ def train(
         train_specification: What each replica runs: a built-in trainer, {"trainer": NAME}, a Python function,
             {"function": NAME, "source": TEXT}, or a command, {"command": [WORD, ...]}. Optional keys are "image"
             (container image of the replicas), "packages" (a list for pip) and "rows" ("stream" for a program that reads
-            its rows while it trains). `train_specification()` of the library makes this dict from a function.
+            its rows while it trains, "all" for one that divides all rows among its ranks itself).
+            `train_specification()` of the library makes this dict from a function.
             Examples: {"trainer": "keras_classifier"},
             {"command": ["python", "-m", "my_program", "--data", "{train_dir}"]}.
         validation_dataset: Validation dataset of `prepare_data`. Built-in trainers validate each epoch on it, and a

@@ -40,7 +40,8 @@ IMPORTED = (
     "distributed.cli.dask_scheduler",
     "torch.distributed.checkpoint.state_dict",
     "torch.distributed.tensor.parallel",
-    "transformers.models.bert.modeling_bert",
+    "trl.trainer.sft_trainer",
+    "transformers.models.llama.modeling_llama",
     "mlflow.server",
 )
 """What tests train with, too, and servers of tests. A Python has some of them."""
@@ -50,6 +51,8 @@ _IMPORTS = {
     "_KFP_RUNTIME": "true",
     "OMP_NUM_THREADS": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
 }
 """Variables that modules read when they are imported. Replicas and steps of tests set most of them to these values.
 

@@ -150,7 +150,7 @@ def test_in_a_terminal_each_replica_has_a_row():
     shown(Console(file=output, force_terminal=True, width=120, height=40))
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output.getvalue())
     header, prepare, train, worker, ps = text.splitlines()[-6:-1] if text.endswith("\n\n") else text.splitlines()[-5:]
-    assert header.split() == ["replica", "state", "epoch", "metrics", "rows/s", "memory", "time"]
+    assert header.split() == ["replica", "state", "done", "metrics", "rows/s", "memory", "time"]
     assert prepare.split()[:2] == ["prepare-data", "done"]
     assert train.split()[:2] == ["train", "failed"]
     assert worker.split()[2:] == ["3/6", "loss", "0.1234", "accuracy", "0.9812", "1,200", "512", "MiB"]

@@ -91,8 +91,9 @@ def test_how_rows_are_read():
     assert train_specification(["true"], rows="stream") == {"command": ["true"], "rows": "stream"}
     assert parse_program({"command": ["true"], "rows": "stream"}).rows == "stream"
     assert parse_program({"command": ["true"]}).rows == "download"
-    with pytest.raises(ValueError, match=r"rows is 'all'; allowed: download, stream"):
-        train_specification(["true"], rows="all")
+    assert parse_program(train_specification(["true"], rows="all")).rows == "all"
+    with pytest.raises(ValueError, match=r"rows is 'whole'; allowed: download, stream, all"):
+        train_specification(["true"], rows="whole")
     with pytest.raises(ValueError, match=r"a key is 'rows'; allowed: trainer, image, packages"):
         train_specification("keras_classifier", rows="stream")
 

@@ -11,6 +11,7 @@ from kfp_distributed.trainers.runtime.monitoring.progress import Progress, forma
         (Progress(2, 10, {"val_loss": 12.0}), "epoch 2/10 val_loss=12.0000"),
         (Progress(120, 300, {"loss": 0.5}, "step"), "step 120/300 loss=0.5000"),
         (Progress(120, 0, unit="step"), "step 120/0"),
+        (Progress(1, 9, {"learning_rate": 2e-5, "loss": -0.0}), "epoch 1/9 learning_rate=0.00002000 loss=-0.0000"),
     ],
 )
 def test_a_progress_line_can_be_written_and_read(progress, line):

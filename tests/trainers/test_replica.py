@@ -56,3 +56,18 @@ def test_peers_of_a_strategy_leave_with_its_leader(kind, name, cluster, servers,
     job = JobDescription("job", {}, {}, "", "", "", "", "", "worker-0", WORKERS, servers)
     replica = ThisReplica(job, Program(kind, "fit", ()), cluster, None, name, False)
     assert replica.leader_to_leave_with == leader
+
+
+@pytest.mark.parametrize(
+    ("rank", "name", "rows", "part"),
+    [
+        (RANK, "worker-2", "download", (2, 3)),
+        (RANK, "worker-2", "all", (0, 1)),
+        (None, "worker-1", "all", (0, 1)),
+        (None, "evaluator-0", "all", None),
+    ],
+)
+def test_training_rows_that_a_process_downloads(rank, name, rows, part):
+    job = JobDescription("job", {}, {}, "data", "", "model", "", "", leader="worker-0", data_replicas=WORKERS)
+    program = Program("function", "fit", folders=("train_dir",), rows=rows)
+    assert ThisReplica(job, program, Cluster(), rank, name, False).reads == part

@@ -189,7 +189,7 @@ def test_a_killed_worker_joins_an_elastic_training_again(run, digits, tmp_path, 
 
 # A program of somebody who does not know this library. It uses torchrun's environment and its own command line.
 STRANGER = """
-import argparse, glob
+import argparse, glob, os
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -218,7 +218,7 @@ weights = torch.cat([parameter.detach().flatten() for parameter in model.paramet
 every = [torch.empty_like(weights) for _ in range(size)]
 dist.all_gather(every, weights)
 equal = all(torch.equal(others, weights) for others in every)
-print("rank", rank, "of", size, "has", len(images), "rows, equal:", equal)
+print("rank", rank, os.environ["LOCAL_RANK"], "of", size, "has", len(images), "rows, equal:", equal)
 if rank == 0:
     state = {name: value.numpy() for name, value in model.module.state_dict().items()}
     np.savez(options.output + "/weights.npz", **state)
@@ -232,8 +232,8 @@ def test_a_command_that_reads_only_the_variables_of_torch(run, digits, tmp_path)
     facts, model = run(train_specification(command), {"steps": 200}, number_of_workers=1)
     assert facts[-1].succeeded, text(facts)
     assert sorted(lines(facts, "^rank")) == [
-        ("master-0", "rank 0 of 2 has 650 rows, equal: True"),
-        ("worker-0", "rank 1 of 2 has 650 rows, equal: True"),
+        ("master-0", "rank 0 0 of 2 has 650 rows, equal: True"),
+        ("worker-0", "rank 1 0 of 2 has 650 rows, equal: True"),
     ]
     manifest = verify_model(open_store(str(model)))
     assert (manifest.format, [entry.path for entry in manifest.files]) == ("custom", ["weights.npz"])

@@ -31,9 +31,11 @@ def train_specification(
             A list of words is a command, in which {train_dir} and the names of the other folders are replaced.
         image: Container image of the replicas. Default: the image for the trainer and the type of job.
         packages: Requirements that pip installs before the program starts. Default: none.
-        rows: How a function or command gets the training rows of its rank: "download" for Parquet files in train_dir,
-            or "stream" for a program that reads them by `kfp_distributed.trainers.rows.rows`, so that neither its
-            start nor its disk depends on the size of the dataset. Built-in trainers stream. Default: "download".
+        rows: How a function or command gets training rows: "download" for Parquet files with those of its rank in
+            train_dir, "all" for files with all rows in every rank, for a program that divides them among the ranks
+            itself, such as the Trainer of transformers, or "stream" for a program that reads those of its rank by
+            `kfp_distributed.trainers.rows.rows`, so that neither its start nor its disk depends on the size of the
+            dataset. Built-in trainers stream. Default: "download".
 
     Returns:
         The specification, as a dict that JSON can hold.

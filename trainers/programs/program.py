@@ -29,7 +29,7 @@ _OF_TRAINERS = tuple(
     Parameter(field.name, str(field.type), False, getattr(_DEFAULTS, field.name)) for field in fields(_DEFAULTS)
 )
 
-ROWS = ("download", "stream")
+ROWS = ("download", "stream", "all")
 """How a function or command gets the training rows of its rank: as Parquet files, or by `rows` while it trains."""
 
 

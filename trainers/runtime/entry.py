@@ -135,6 +135,11 @@ def _set_variables(replica: ThisReplica, starts_ranks: bool, folders: Mapping[st
     if starts_ranks:  # They set their own. This process keeps reading the heartbeat.
         os.environ.pop(LOST_SECONDS_VARIABLE, None)
         return
+    if "RANK" in os.environ:  # PyTorchJob's, for one rank in each replica. accelerate trains alone without these.
+        os.environ.setdefault("LOCAL_RANK", "0")
+        os.environ.setdefault("LOCAL_WORLD_SIZE", "1")
+    for library in ("DATASETS", "HUB"):  # In a log, each state of a bar is a line.
+        os.environ.setdefault(f"HF_{library}_DISABLE_PROGRESS_BARS", "1")
     prepare_tensorflow(replica.program, replica.cluster, replica.rank, replica.role)
     if replica.leads:
         report_progress_from_here()

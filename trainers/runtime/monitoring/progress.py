@@ -33,7 +33,8 @@ def format_progress(progress: Progress) -> str:
     """Return the progress line that `parse_progress` parses, such as "epoch 3/6 loss=0.1234 accuracy=0.9812"."""
     # The step would not read a line with another name.
     named = ((name, value) for name, value in progress.metrics.items() if re.fullmatch(r"\w+", name))
-    metrics = "".join(f" {name}={value:.4f}" for name, value in named)
+    # Of a learning rate such as 0.00002, four digits after the point would show nothing.
+    metrics = "".join(f" {name}={value:.{8 if 0 < abs(value) < 0.001 else 4}f}" for name, value in named)
     return f"{progress.unit} {progress.done}/{progress.total}{metrics}"
 
 

@@ -48,8 +48,10 @@ class ThisReplica:
         """Index of the part of the training rows to download, and number of parts; None for no rows.
 
         Any rank of an elastic job may have to read any rows. A chief that runs a user's function may need all data.
-        The chief of a built-in trainer leaves them to the workers.
+        The chief of a built-in trainer leaves them to the workers. A program with rows "all" divides them itself.
         """
+        if self.program.rows == "all" and part_of(self.name, self.job, self.rank):
+            return 0, 1
         every_row = (0, 1) if self.leads and self.program.kind != "trainer" else None
         return (0, 1) if self.elastic else part_of(self.name, self.job, self.rank) or every_row
 

@@ -92,7 +92,7 @@ def plan_job(request: Request) -> TrainingJob:
     warnings = check_datasets(
         train,
         validation,
-        ranks,
+        1 if program.rows == "all" else ranks,
         *((program.name, parameters.get("class_weights", "none")) if program.kind == "trainer" else ()),
     )
     if program.kind == "trainer":

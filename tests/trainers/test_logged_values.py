@@ -1,0 +1,37 @@
+"""What of the logs of a Trainer is recorded, and the share of its GPUs that it uses."""
+
+import pytest
+
+from kfp_distributed.trainers.logged_values import counted_tokens, step_values, utilization
+
+
+def test_metrics_are_recorded_and_durations_counters_and_summaries_are_not():
+    logs = {"loss": 2.5, "grad_norm": 1, "epoch": 0.5, "num_tokens": 900.0, "note": "x"}
+    assert step_values(logs) == {"loss": 2.5, "grad_norm": 1.0}
+    evaluation = {"eval_loss": 2.0, "eval_runtime": 3.1, "eval_samples_per_second": 9.0, "eval_num_tokens": 900.0}
+    assert step_values(evaluation) == {"val_loss": 2.0}
+    assert step_values({"train_runtime": 9.0, "train_loss": 1.0, "total_flos": 1e9}) == {}
+
+
+def test_tokens_before_each_restart_count():
+    rows = [("loss", 100), ("eval_loss", 150), ("loss", 200), ("loss", 50), ("loss", 120), ("loss", 30)]
+    assert counted_tokens({name: 1.0, "num_tokens": tokens} for name, tokens in rows) == 200 + 120 + 30
+    assert counted_tokens([{"loss": 1.0}]) == 0
+
+
+@pytest.mark.parametrize(
+    ("gpu", "trained", "expected"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 1.0, 0.5),
+        ("NVIDIA A100-SXM4-80GB", 0.0, 0.5 * 4 / 6),  # An adapter.
+        ("NVIDIA H100 80GB HBM3", 1.0, 0.5 * 312 / 989),
+        ("NVIDIA H100 PCIe", 1.0, 0.5 * 312 / 756),
+        ("NVIDIA L40S", 1.0, 0.5 * 312 / 362),
+        ("NVIDIA L40", 1.0, None),
+        ("Tesla V100-SXM2-16GB", 1.0, 0.5 * 312 / 125),
+    ],
+)
+def test_utilization(gpu, trained, expected):
+    """Two GPUs compute half of the peak of an A100 each, in ten seconds."""
+    result = utilization(312e12 * 10, trained, 10, 2, gpu)
+    assert result == (expected if expected is None else pytest.approx(expected))

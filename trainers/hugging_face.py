@@ -1,0 +1,133 @@
+"""Metrics, checkpoints and early ends of a program that trains with the Trainer of Hugging Face transformers.
+
+    from kfp_distributed.trainers.hugging_face import StoredMetrics
+
+    trainer = SFTTrainer(model, args=SFTConfig(checkpoint_dir, save_steps=100), train_dataset=rows)
+    trainer.add_callback(StoredMetrics(trainer, metrics_dir))
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(checkpoint_dir))
+
+It works with each subclass of Trainer, such as those of trl. It needs transformers 5. This import path is public.
+"""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+
+from kfp_distributed.trainers.logged_values import counted_tokens, step_values, utilization
+from kfp_distributed.trainers.runtime.checkpoints.folder_uploads import commit
+from kfp_distributed.trainers.runtime.job_description import TRAINING_METRICS
+from kfp_distributed.trainers.runtime.lifecycle.termination import EndedEarly
+from kfp_distributed.trainers.sync import flush, record_step
+from kfp_distributed.trainers.torch_checkpoint import is_ending
+
+__all__ = ["StoredMetrics"]
+
+_GIB = 1 << 30
+
+
+class StoredMetrics(TrainerCallback):  # type: ignore[misc]  # Its types are those of an optional package.
+    """Records what a Trainer logs as metrics of steps, stores its checkpoints, and ends it when a replica must end.
+
+    - Each log of the Trainer is recorded by `record_step`: loss, grad_norm, learning_rate and others. Those of an
+      evaluation have the prefix "val_" in place of "eval_", as in all trainings. There is a log before each evaluation
+      and each checkpoint.
+    - tokens is the number of tokens so far, with those before a restart, and tokens_per_second that of all ranks since
+      the last log, without evaluations and checkpoints. Trainers of trl count them. Others do it with
+      `include_num_input_tokens_seen`.
+    - peak_memory_gib is the largest memory in GiB that PyTorch had on the GPU of rank 0.
+    - model_flops_utilization is the fraction, from 0 to 1, of the peak of all GPUs that the training uses. It is
+      recorded for 16-bit numbers on GPUs whose peak is known. Each token counts 4 operations for each parameter, and 2
+      more for one that is trained. Those of attention do not count.
+    - A checkpoint is stored in the background when the Trainer has saved it. Only the newest one is kept on the disk,
+      unless `load_best_model_at_end` needs another one.
+    - When a replica must end soon, the Trainer saves a checkpoint after this step, and the program ends in all ranks
+      when it is stored. All replicas are restarted then.
+    - The Trainer shows no progress bars, and prints no logs of its own.
+    """
+
+    def __init__(self, trainer: Trainer, metrics_dir: str) -> None:
+        """Create the callback, and change the Trainer as described. Pass the callback to its `add_callback`.
+
+        Args:
+            trainer: The Trainer, in each rank.
+            metrics_dir: Folder for training.json, in which rank 0 records.
+        """
+        self._file = Path(metrics_dir, TRAINING_METRICS)
+        self._ends = False
+        self._earlier = self._tokens = 0
+        self._flos = self._time = 0.0
+        for callback in (ProgressCallback, PrinterCallback):
+            trainer.remove_callback(callback)
+        if not trainer.args.load_best_model_at_end:
+            trainer.args.save_total_limit = 1
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ANN401
+        """Begin to measure the speed."""
+        self._earlier = self._tokens = counted_tokens(state.log_history)
+        self._tokens = max(self._tokens, state.num_input_tokens_seen)
+        self._flos, self._time = state.total_flos, time.monotonic()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:  # noqa: ANN401
+        """End the training with a checkpoint if a replica must end soon."""
+        if is_ending():
+            self._ends = control.should_save = control.should_training_stop = True
+        return self.on_epoch_end(args, state, control)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:  # noqa: ANN401
+        """Log before an evaluation and a checkpoint, whose counters and time the log then has."""
+        if self._ends:
+            control.should_evaluate = False
+        control.should_log |= control.should_evaluate or control.should_save
+        return control
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], model: Any = None, **_: Any) -> None:  # noqa: ANN401
+        """Record the metrics, in rank 0."""
+        if not state.is_world_process_zero:
+            return
+        values = step_values(logs)
+        if "loss" in logs:
+            values |= self._measure(args, state, logs, model)
+        if values:
+            record_step(self._file, state.global_step, state.max_steps, values)
+
+    def _measure(self, args: Any, state: Any, logs: Mapping[str, Any], model: Any) -> dict[str, float]:  # noqa: ANN401
+        seconds = time.monotonic() - self._time
+        values: dict[str, float] = {}
+        tokens = self._earlier + logs["num_tokens"] if "num_tokens" in logs else state.num_input_tokens_seen
+        if tokens > self._tokens:
+            values |= {"tokens": tokens, "tokens_per_second": (tokens - self._tokens) / seconds}
+        if torch.cuda.is_available():
+            values["peak_memory_gib"] = torch.cuda.max_memory_allocated() / _GIB
+            parameters = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
+            trained = sum(count for count, is_trained in parameters if is_trained) / sum(
+                count for count, _ in parameters
+            )
+            is_16_bit = args.bf16 or args.fp16 or next(model.parameters()).element_size() == 2
+            gpu, flos = torch.cuda.get_device_name(), state.total_flos - self._flos
+            used = utilization(flos, trained, seconds, args.world_size, gpu) if is_16_bit else None
+            values |= {} if used is None else {"model_flops_utilization": used}
+        self._tokens, self._flos, self._time = tokens, state.total_flos, time.monotonic()
+        return values
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ANN401
+        """Measure the speed from here on."""
+        self._time = time.monotonic()
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ANN401
+        """Store the checkpoint, in rank 0, and measure the speed from here on."""
+        if state.is_world_process_zero:
+            flush() if self._ends else commit()
+        self._time = time.monotonic()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ANN401
+        """End the program if a replica must end soon.
+
+        Raises:
+            EndedEarly: A replica must end soon.
+        """
+        if self._ends:
+            raise EndedEarly
