@@ -13,9 +13,6 @@ from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.columns.missing_texts import without_blanks_alone
 
-OPEN_ORDER = "\0day or month"
-"""Begin of the names of dates of which either number may be the day."""
-
 ISO = "%Y-%m-%d"
 """The form of ISO dates. A form is a format of strptime. Where it has no time of day, one may follow the date."""
 
@@ -90,8 +87,10 @@ _PATTERNS = {form: _pattern(form) for family in (*_FAMILIES, _SHORT_FORMS) for f
 # Days alone have several spellings, in digits and in times of day.
 _FORMS_OF_DAYS = [form for family in _FAMILIES for form in family if "%d" in form]
 # Dates whose day and month may be in either order, unless one of the numbers is above 12.
-_OPEN_FORMS = [f"{first}{sign}{second}{sign}%Y" for sign in "/-" for first, second in (("%d", "%m"), ("%m", "%d"))]
-_OPEN_ORDER = r"^\s*(0?[1-9]|1[0-2])[/-](0?[1-9]|1[0-2])[/-]"
+_NUMERIC_FORMS = [f"{first}{sign}{second}{sign}%Y" for sign in "/-." for first, second in (("%d", "%m"), ("%m", "%d"))]
+_AMBIGUOUS = r"^\s*(0?[1-9]|1[0-2])[/-](0?[1-9]|1[0-2])[/-]"
+# Prefixes of the names of dates.
+_KNOWN_DATE, _AMBIGUOUS_DATE = "\0date", "\0day or month"
 
 
 def are_dates(texts: pa.StringArray) -> bool:
@@ -277,18 +276,41 @@ def names_of_dates(texts: pa.StringArray) -> pa.StringArray:
         return texts
     # Digits after the microseconds would get lost, so such texts stay, unless these are zeros.
     exact = pc.replace_substring_regex(texts.filter(may_be), r"([.,]\d{6})0+(\D|$)", r"\1\2")
-    names, is_open = texts.filter(may_be), pc.invert(pc.match_substring_regex(exact, r"[.,]\d{7}"))
+    names, is_unmatched = texts.filter(may_be), pc.invert(pc.match_substring_regex(exact, r"[.,]\d{7}"))
     for form in _FORMS_OF_DAYS:
-        found = pc.and_(is_open, pc.match_substring_regex(exact, _PATTERNS[form]))
+        found = pc.and_(is_unmatched, pc.match_substring_regex(exact, _PATTERNS[form]))
         if not found.true_count:
             continue
         moments, _ = microseconds(pc.if_else(found, exact, None), form)
-        is_open_order = pc.match_substring_regex(exact, _OPEN_ORDER if form in _OPEN_FORMS else "^$")
-        prefix = pc.if_else(is_open_order, OPEN_ORDER, "\0date")
+        is_ambiguous = pc.match_substring_regex(exact, _AMBIGUOUS if form in _NUMERIC_FORMS else "^$")
+        prefix = pc.if_else(is_ambiguous, _AMBIGUOUS_DATE, _KNOWN_DATE)
         found_names = pc.binary_join_element_wise(prefix, moments.cast(pa.string()), " ")
         names = pc.if_else(moments.is_valid(), found_names, names)
-        is_open = pc.and_not(is_open, found)
+        is_unmatched = pc.and_not(is_unmatched, found)
     return pc.replace_with_mask(texts, may_be, names)
+
+
+def dates_of_two_names(texts: Sequence[str]) -> tuple[str, str] | None:
+    """Return two dates of different forms or orders if one day may have two names; None if each day has one.
+
+    A day has two names of `names_of_dates` if nothing tells which number of one spelling is the day, and another
+    spelling tells it.
+    """
+    found: dict[tuple[str, str], str] = {}
+    for name, text in zip(names_of_dates(pa.array(texts, pa.string())).to_pylist(), texts, strict=True):
+        if name.startswith((_KNOWN_DATE, _AMBIGUOUS_DATE)):
+            forms = [form for form in _NUMERIC_FORMS if re.match(_PATTERNS[form], text)]
+            sign = forms[0][2] if forms else ""
+            found.setdefault(("/" if sign == "-" else sign, "".join(form[1] for form in forms)), text)
+    for sign in "/.":
+        either, day_first, month_first = (found.get((sign, order)) for order in ("dm", "d", "m"))
+        if either and day_first and month_first:
+            return day_first, month_first
+        other = next((text for (own, _), text in found.items() if own != sign), None)
+        # Where points separate the numbers, the day is first, unless a date tells the contrary.
+        if either and other and (month_first or sign == "/"):
+            return either, other
+    return None
 
 
 def days(microseconds: pa.Int64Array) -> pa.DoubleArray:
