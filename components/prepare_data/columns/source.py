@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_distributed.components.prepare_data.columns.column_kinds import cast, plain, texts_of
+from kfp_distributed.components.prepare_data.columns.column_kinds import cast, cast_kept, plain, texts_of
 from kfp_distributed.components.prepare_data.columns.dates import (
     ISO,
     days,
@@ -278,7 +278,7 @@ class _Converter:
         if pa.types.is_timestamp(kind) and pa.types.is_string(values.type):
             return self._microseconds(name, values).cast(kind)
         try:
-            return values.cast(kind)
+            return cast_kept(values, kind)
         except pa.ArrowInvalid:
             return self._fitting(name, values, kind)
         except pa.ArrowNotImplementedError as error:
@@ -301,7 +301,7 @@ class _Converter:
             # A cast of a slice of lists also casts the entries of the rows beside it.
             part = values.take(pa.array(rows)) if is_nested else values[rows.start : rows.stop]
             try:
-                parts.append(part.cast(kind))
+                parts.append(cast_kept(part, kind))
                 continue
             except pa.ArrowInvalid:
                 middle = len(rows) // 2
