@@ -49,7 +49,7 @@ def _fits(entry: object, kind: pa.DataType) -> bool:
     if isinstance(entry, bool):
         return bool(types.is_boolean(kind))
     if types.is_floating(kind):  # NaN and Infinity, which JSON does not have, fit no float.
-        return isinstance(entry, float) and abs(entry) <= np.finfo(kind.to_pandas_dtype()).max
+        return isinstance(entry, float) and abs(entry) <= float(np.finfo(kind.to_pandas_dtype()).max)
     if types.is_integer(kind) and isinstance(entry, float):
         return entry.is_integer() and abs(entry) < _WHOLE_FLOATS
     return True
