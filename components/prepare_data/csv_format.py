@@ -180,7 +180,7 @@ def line_above_rows(start: bytes, csv_format: CsvFormat) -> str:
         start: The beginning of the text. Its last line may be incomplete.
         csv_format: How the text is written.
     """
-    first, *below = re.sub(rb'"[^"]*"', b'""', start).splitlines()[: _COMPARED_LINES + 2]
+    first, *below = re.sub(rb'"[^"]*"', b'""', start).splitlines()[: _COMPARED_LINES + 2] or [b""]
     separator, signs = csv_format.separator.encode(), {*re.findall(rb"[,;\t|]", first)}
     below = [line for line in below if line.strip()][:_COMPARED_LINES]
     counts = {line.count(separator) for line in below}

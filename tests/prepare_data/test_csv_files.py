@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from kfp_distributed.components.prepare_data.csv_format import CsvFormat, parse_csv_format
+from kfp_distributed.components.prepare_data.csv_format import CsvFormat, line_above_rows, parse_csv_format
 from kfp_distributed.components.prepare_data.pieces.piece_files import Pieces
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.scan.scanner import scan
@@ -223,3 +223,10 @@ def test_a_line_above_the_names_of_any_file_is_to_be_removed(file, run, title, s
     assert "separated by" not in str(error.value)
     if re.search("[|;,]", title):
         assert f"its first line {title!r} does not have the columns of the lines below it" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("start", "line"), [(b"", ""), (b"\n", ""), (b"a title\n1,2\n3,4\n", "a title"), (b"a,b\n1,2\n", "")]
+)
+def test_a_line_above_the_names_has_no_separator_that_the_rows_have(start, line):
+    assert line_above_rows(start, CsvFormat()) == line

@@ -3,13 +3,13 @@
 import datetime
 import json
 import re
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kfp_distributed.components.prepare_data.columns.dates import microseconds
 from kfp_distributed.components.prepare_data.csv_format import CsvFormat
 from kfp_distributed.components.prepare_data.preparation_options import parse_options
 from kfp_distributed.components.prepare_data.tables import csv_files, json_table, schema_table
@@ -320,37 +320,68 @@ def test_numbers_that_may_be_months_are_named(file, run, capsys, form, shown, en
     assert ("column 'at' has numbers such as 01.2018, which may be dates" in capsys.readouterr().out) == ("." in form)
 
 
+@pytest.mark.parametrize("ending", NUMBERS)
 @pytest.mark.parametrize(
-    ("form", "texts", "dates"),
+    ("form", "numbers", "expected"),
     [
-        ("%d%m%Y", ["1012018", "01022018", "3032018.0", "28122018"], ["01-01", "02-01", "03-03", "12-28"]),
-        ("%m%d%Y", ["1012018", "2112018", "11012018"], ["01-01", "02-11", "11-01"]),
-        ("%d%m%y", ["10118", "020318", "281218"], ["01-01", "03-02", "12-28"]),
-        ("%y%m%d", ["180102", "180212.00"], ["01-02", "02-12"]),
-        ("%Y%m%d", ["20181016.0", "20180101"], ["10-16", "01-01"]),
-        ("%m.%Y", ["1.2018", "10.2018"], ["01-01", "10-01"]),
-        ("%Y.%m", ["2018.01", "2018.10"], ["01-01", "10-01"]),
+        ("%d%m%Y", [1012018, 28122018], ["2018-01-01", "2018-12-28"]),
+        ("%d%m%Y", [1012018.0, 28122018.0], ["2018-01-01", "2018-12-28"]),
+        ("%Y%m%d", [20181016.5, 20181016.0], None),
+        ("%Y%m%d%H", [2018101605, 2018101623], ["2018-10-16 05:00", "2018-10-16 23:00"]),
+        ("%d%m%Y%H", [16102018, 110201805], None),
+        ("%m.%Y", [1.2018, 10.202], ["2018-01-01", "2020-10-01"]),
+        ("%m.%Y", [10.20184, 10.2018], None),
+        ("%Y.%m", [2018.02, 2018.12], ["2018-02-01", "2018-12-01"]),
+        ("%Y.%m", [2018.1, 2018.02], None),
+        ("%Y.%m", [2018.013, 2018.02], None),
+        ("%Y", [18, 2019], None),
+        ("%Y%j", [20181, 2018364], ["2018-01-01", "2018-12-30"]),
     ],
 )
-def test_zeros_that_a_number_has_lost_are_those_of_its_date(form, texts, dates):
-    days, unusable = microseconds(pa.array(texts), form)
-    assert unusable.tolist() == []
-    expected = pa.array([f"2018-{date}" for date in dates]).cast(pa.timestamp("us")).cast(pa.int64())
-    assert days.to_pylist() == expected.to_pylist()
+def test_a_number_is_the_same_date_in_all_formats(file, run, tmp_path, ending, form, numbers, expected):
+    """A number that is no date, or may be two, is a wrong row with the same text in all formats."""
+    source = source_of(file, ending, numbers * 10)
+    options = {"columns": {"at": f"date {form}"}, "task": "classification"}
+    if expected is None:
+        with pytest.raises(ValueError, match=rf"'at' is '{numbers[0]}', which is no date of the form {form}, such as"):
+            run(source, **options)
+        return
+    run(source, **options)
+    moments = pa.array(expected).cast(pa.timestamp("us")).cast(pa.int64()).to_numpy() / 86_400e6
+    assert {row["at"] for rows in rows_in(tmp_path / "out").values() for row in rows} == {*np.float32(moments).tolist()}
 
 
+@pytest.mark.parametrize("use", ["input", "time", "group"])
 @pytest.mark.parametrize(
-    ("form", "text"), [("%Y.%m", "2018.1"), ("%Y%m%d", "2018111"), ("%Y%m%d", "20181016.5"), ("%d%m%Y", "101201")]
+    ("kind", "form"),
+    [
+        (pa.decimal128(8), "%Y%m%d"),
+        (pa.decimal128(10, 2), "%d%m%Y"),
+        (pa.decimal256(40), "%Y%m%d"),
+        (pa.decimal128(6, 4), "%m.%Y"),
+    ],
 )
-def test_numbers_that_may_be_two_dates_are_none(form, text):
-    assert microseconds(pa.array([text]), form)[1].tolist() == [0]
+def test_decimals_are_dates_of_their_form(file, run, tmp_path, capsys, kind, form, use):
+    source, days = file("data.parquet", ""), [day for day in DAYS if day.year != 2020]
+    rows = rows_of([Decimal(day.strftime(form)) for day in days])
+    schema = pa.schema({"at": kind, "x": pa.float64(), "label": pa.string()})
+    pq.write_table(pa.Table.from_pylist(rows, schema), source)
+    options = {} if use == "input" else {f"{use}_column": "at"}
+    run(source, "numbers", **options)
+    is_named = form != "%d%m%Y" if use == "input" else form != "%Y%m%d" and use == "time"
+    assert (f"date {form}" in capsys.readouterr().out) == is_named
+    assert column(run(source, columns={"at": f"date {form}"}, **options)).source_type == f"date {form}"
+    expected = {(day if "%d" in form else day.replace(day=1)).isoformat() for day in days}
+    moments = {row["at"] for rows in rows_in(tmp_path / "out").values() for row in rows}
+    assert {f"{datetime.date(1970, 1, 1) + datetime.timedelta(moment)}" for moment in moments} == expected
 
 
-def test_a_year_with_lost_zeros_is_known():
-    assert (
-        microseconds(pa.array(["10.202"]), "%m.%Y")[0].to_pylist()
-        == microseconds(pa.array(["2020-10-01"]))[0].to_pylist()
-    )
+def test_floats_of_32_bits_that_may_be_another_day_are_refused(file, run):
+    source = file("data.parquet", "")
+    values = pa.array([20181015, 20181017] * 10).cast(pa.float32(), safe=False)
+    pq.write_table(pa.table({"at": values, "label": ["a", "b"] * 10}), source)
+    with pytest.raises(ValueError, match=r"'at' is 20181016.0, read as a float, in which different whole numbers of"):
+        run(source, columns={"at": "date %Y%m%d"})
 
 
 def test_other_numbers_are_not_named_as_dates(file, run, capsys):

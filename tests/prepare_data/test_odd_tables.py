@@ -248,6 +248,8 @@ WRONG_LISTS = [
     ("list<int>", [1, 2], [1, 2.5]),
     ("list<int>", [1, -(2**63)], [2**63]),
     ("list<float>", [1, 2.5, None], [True]),
+    ("list<float>", [1, 2.5, None], [1.0, 1e39]),
+    ("list<float>", [0, -(2.0**127)], [-1e300]),
     ("list<text>", ["a", "b"], "ab"),
     ("list<text>", ["a", "b"], {"a": "b"}),
     ("list<text>", ["a", "b"], ["a", 1]),
@@ -257,7 +259,8 @@ WRONG_LISTS = [
 @pytest.mark.parametrize(
     ("form", "kind", "good", "wrong"),
     [(form, *case) for form in ("csv", "jsonl", "texts.jsonl", "texts.parquet") for case in WRONG_LISTS]
-    + [("parquet", *WRONG_LISTS[0])],  # A list of Arrow has entries of one type.
+    # A list of Arrow has entries of one type.
+    + [("parquet", *case) for case in WRONG_LISTS if {*map(type, case[2])} == {float} or case == WRONG_LISTS[0]],
 )
 def test_a_list_that_its_type_does_not_hold_is_a_wrong_row_in_all_formats(file, prepared, form, kind, good, wrong):
     values = [good] * 12 + [wrong]
@@ -284,3 +287,23 @@ def test_a_whole_number_with_a_point_is_in_a_list_unless_it_may_have_lost_digits
     assert table["l"].to_pylist()[0] == [2, 1000]
     with pytest.raises(ValueError, match=rf"'\[{LARGE}.0\]', which is no list of whole numbers of 64 bits, such as"):
         prepared(file("data.csv", f'l\n"[{LARGE}.0]"\n'), **declared)
+
+
+@pytest.mark.parametrize("text", ["[1e400]", "[NaN]", "[-Infinity]", "[1, 9" + "9" * 400 + "]"])
+def test_numbers_that_no_float_is_are_in_no_list(file, prepared, text):
+    declared = {"task": "none", "label_column": "", "columns": {"l": "list<float>"}}
+    with pytest.raises(
+        ValueError, match=r"which is no list of numbers of up to 3.4e38, such as \[1, 2.5\]: correct it"
+    ):
+        prepared(file("data.csv", f'l\n"{text}"\n'), **declared)
+
+
+def test_a_number_is_the_same_in_a_list_of_floats_with_and_without_a_point(file, prepared):
+    declared = {"task": "none", "label_column": "", "columns": {"l": "list<float>"}}
+    values = ["[16777217]", "[16777217.0]", "[1.6777217e7]"]
+    for source in (
+        file("data.csv", "l\n" + "".join(f'"{value}"\n' for value in values * 5)),
+        file("data.jsonl", "".join(f'{{"l": {value}}}\n' for value in values * 5)),
+    ):
+        _, table = prepared(source, **declared)
+        assert table["l"].to_pylist() == [[16777216.0]] * 15

@@ -166,6 +166,27 @@ def cast(name: str, values: pa.Array, kind: str, *, can_drop: bool = True) -> pa
         ) from None
 
 
+def cast_kept(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return the values of a kept column in another type. Floats are rounded to it.
+
+    Raises:
+        pa.ArrowInvalid: A value does not fit the type. For a float that is too large, Arrow itself returns infinity.
+        pa.ArrowNotImplementedError: The types have no values in common.
+    """
+    result = values.cast(kind)
+    if _infinities(result) > _infinities(values):
+        raise pa.ArrowInvalid(f"a number is too large for {kind}")
+    return result
+
+
+def _infinities(values: pa.Array) -> int:
+    """Return the number of infinite floats in an array, or in lists."""
+    while pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+        values = values.flatten()
+    # Arrow does not know the function for 16-bit floats.
+    return pc.is_inf(values.cast(pa.float64())).true_count if pa.types.is_floating(values.type) else 0
+
+
 def texts_of(name: str, values: pa.Array, *, can_drop: bool = True) -> pa.Array:
     """Return the values of a category, label or group as texts, see `cast`. NaN and blanks alone are missing."""
     check_type(name, values.type)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from kfp_distributed.components.prepare_data.columns.dates import (
     ISO,
     date_kind,
+    digits,
     family_of,
     form_of,
     iso_text,
@@ -105,7 +106,7 @@ class PlainDates:
 
     Attributes:
         forms: The forms. None before the first number.
-        example: The first number in the first of these forms.
+        example: The lowest of the first numbers, in the digits of its date.
     """
 
     forms: Sequence[str] | None = None
@@ -115,8 +116,10 @@ class PlainDates:
         """Add a batch of numbers and NaN."""
         for part in (numbers[:100], numbers[100:]):  # Few columns need more than the first numbers.
             if self.forms is None or len(self.forms):
-                texts = [_digits(number) for number in np.unique(part[np.isfinite(part)]).tolist()]
-                self.merge(PlainDates(plain_forms(pa.array(texts, pa.string())), texts[0]) if texts else PlainDates())
+                # Arrow may change the 16th digit of a decimal number.
+                texts = [f"{number:.15g}" for number in np.unique(part[np.isfinite(part)]).tolist()]
+                forms = plain_forms(texts, self.forms) if texts else self.forms
+                self.merge(PlainDates(forms, digits(texts[0], forms[0]) if texts and forms else ""))
 
     def merge(self, other: "PlainDates") -> None:
         """Add the numbers of the rows that follow."""
@@ -126,19 +129,11 @@ class PlainDates:
             self.forms = [form for form in self.forms if form in other.forms]
 
 
-def _digits(number: float) -> str:
-    """Return a number in the digits of a date: its day or month has two digits, and a year after a point has four."""
-    if number % 1:
-        return f"{number:07.4f}" if round(number, 4) == number else ""
-    digits = f"{number:.0f}"
-    return f"0{digits}" if len(digits) % 2 else digits
-
-
 def lines_about_plain_dates(columns: Mapping[str, PlainDates], time_column: str, times: PlainDates) -> list[str]:
     """Return one line for each column whose numbers may be dates.
 
     Args:
-        columns: Inputs of numbers that are not declared.
+        columns: Numbers of each input. Those of declared inputs have no forms.
         time_column: Name of the column whose numbers order the rows; "" for none.
         times: Its numbers.
     """

@@ -13,9 +13,6 @@ from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.columns.missing_texts import without_blanks_alone
 
-OPEN_ORDER = "\0day or month"
-"""Begin of the names of dates of which either number may be the day."""
-
 ISO = "%Y-%m-%d"
 """The form of ISO dates. A form is a format of strptime. Where it has no time of day, one may follow the date."""
 
@@ -64,6 +61,12 @@ _MAY_BE_DATE = rf"^\s*(\d{{1,4}}[-/.]\d|(\d{{1,2}}[- /]?)?{_MONTH}[- /]?\d|\d{{4
 _UTC = re.compile("UTC|GMT|Z")
 _PLAIN = {"%Y": r"(1[89]|20)\d{2}", "%y": r"\d{2}", "%m": "(0[1-9]|1[0-2])", "%d": r"(0[1-9]|[12]\d|3[01])"}
 _PLAIN_FORMS = ("%Y%m%d", "%d%m%Y", "%m%d%Y", "%y%m%d", "%d%m%y", "%m%d%y", "%m%Y", "%m.%Y")
+# A number such as 101 is a count rather than the first day of the year 2000.
+_PLAIN_PATTERNS = {
+    form: re.sub("%.", lambda part: _PLAIN[part[0]], re.sub("^%y", r"(0[1-9]|[1-9]\\d)", form).replace(".", r"\."))
+    for form in _PLAIN_FORMS
+}
+_NUMBER = re.compile(r"(\d+)(?:\.(\d+))?", re.ASCII)
 _TIME_DIRECTIVES = re.compile("%[HIMSpfzXcT]")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECONDS_OF_A_DAY = 86_400 * 10**6
@@ -84,8 +87,10 @@ _PATTERNS = {form: _pattern(form) for family in (*_FAMILIES, _SHORT_FORMS) for f
 # Days alone have several spellings, in digits and in times of day.
 _FORMS_OF_DAYS = [form for family in _FAMILIES for form in family if "%d" in form]
 # Dates whose day and month may be in either order, unless one of the numbers is above 12.
-_OPEN_FORMS = [f"{first}{sign}{second}{sign}%Y" for sign in "/-" for first, second in (("%d", "%m"), ("%m", "%d"))]
-_OPEN_ORDER = r"^\s*(0?[1-9]|1[0-2])[/-](0?[1-9]|1[0-2])[/-]"
+_NUMERIC_FORMS = [f"{first}{sign}{second}{sign}%Y" for sign in "/-." for first, second in (("%d", "%m"), ("%m", "%d"))]
+_AMBIGUOUS = r"^\s*(0?[1-9]|1[0-2])[/-](0?[1-9]|1[0-2])[/-]"
+# Prefixes of the names of dates.
+_KNOWN_DATE, _AMBIGUOUS_DATE = "\0date", "\0day or month"
 
 
 def are_dates(texts: pa.StringArray) -> bool:
@@ -127,11 +132,21 @@ def short_forms(texts: pa.StringArray) -> list[str]:
     return [form for form, count in matches.items() if 2 * count > len(texts) and count == max(matches.values())]
 
 
-def plain_forms(texts: pa.StringArray) -> list[str]:
-    """Return the forms of days and months that all texts have, which are numbers, such as %Y%m%d and %m.%Y."""
-    patterns = {form: re.sub("%.", lambda part: _PLAIN[part[0]], form.replace(".", r"\.")) for form in _PLAIN_FORMS}
-    matches = {form: pc.match_substring_regex(texts, rf"^\s*{day}\s*$") for form, day in patterns.items()}
-    return [form for form, are_of_it in matches.items() if pc.all(are_of_it).as_py()]
+def plain_forms(texts: Sequence[str], forms: Sequence[str] | None = None) -> list[str]:
+    """Return the forms of days and months that some numbers have, such as %Y%m%d and %m.%Y.
+
+    Args:
+        texts: The numbers in their shortest form.
+        forms: The forms that they may have. Default: all.
+    """
+    return [form for form in (_PLAIN_FORMS if forms is None else forms) if all(_is_plain(text, form) for text in texts)]
+
+
+def _is_plain(text: str, form: str) -> bool:
+    try:
+        return re.fullmatch(_PLAIN_PATTERNS[form], digits(text, form)) is not None
+    except ValueError:
+        return False
 
 
 def is_form(form: str) -> bool:
@@ -183,46 +198,46 @@ def microseconds(values: pa.Array, form: str = ISO) -> tuple[pa.Int64Array, NDAr
     return result, np.flatnonzero((result.is_null().to_numpy(False)) & ~texts.is_null().to_numpy(False))
 
 
-def digits_of_numbers(numbers: pa.Array, form: str) -> pa.StringArray | None:
-    """Return numbers in the digits of dates of a form, such as "01012018" for 1012018; None if the form has others.
+def has_digits_alone(form: str) -> bool:
+    """Return whether the dates of a form are numbers, such as 20181016 and 10.2018."""
+    return _widths(form) is not None
 
-    Args:
-        numbers: The numbers. Null and NaN are missing.
-        form: A format of strptime.
+
+def digits(text: str, form: str) -> str:
+    """Return a number in all digits of its date: "01012018" for "1012018" and "1012018.0" of the form %d%m%Y.
+
+    Numbers lose the zeros at their beginning, and those at the end of a fraction. A year has no zero at its beginning.
+    Other texts, and those of forms that have more than digits, stay as they are.
+
+    Raises:
+        ValueError: It may be several dates, such as 2018.1 of the form %Y.%m, which is January or October.
     """
-    digits = _digits(form)
-    if not digits:
-        return None
-    distinct = numbers.dictionary_encode()
-    width, decimals = digits[0] + digits[1] + (digits[1] > 0), digits[1]
-    texts = [
-        None if number != number else f"{number:0{width}.{decimals}f}" for number in distinct.dictionary.to_pylist()
-    ]
-    return pa.array(texts, pa.string()).take(distinct.indices)
+    widths, number = _widths(form), _NUMBER.fullmatch(text)
+    if not widths or not number:
+        return text
+    whole, fraction = number.groups("")
+    whole_form, point, fraction_form = form.partition(".")
+    if len(whole) < widths[0] and "%f" not in whole_form:
+        if not whole_form.startswith("%Y"):
+            whole = whole.zfill(widths[0])
+        elif whole_form.count("%") > 2:  # A zero may be missing in each part but the year.
+            raise ValueError(text)
+    if not point:
+        fraction = fraction.rstrip("0")
+    elif fraction_form == "%f":
+        fraction = fraction or "0"
+    elif len(fraction) < widths[1]:
+        if fraction_form != "%Y" or len(fraction) < widths[1] - 1:
+            raise ValueError(text)
+        fraction += "0"
+    return f"{whole}.{fraction}" if fraction else whole
 
 
 @lru_cache
-def _digits(form: str) -> tuple[int, int] | None:
+def _widths(form: str) -> tuple[int, int] | None:
     """Return the numbers of digits before and after the point of dates that are numbers; None for other dates."""
-    found = re.fullmatch(r"(\d+)(?:\.(\d+))?", _EPOCH.strftime(form))
+    found = _NUMBER.fullmatch(_EPOCH.strftime(form))
     return (len(found[1]), len(found[2] or "")) if found else None
-
-
-def _with_all_digits(text: str, form: str) -> str:
-    """Return a date with the zeros that a program left out that took it for a number: 01012018 for 1012018.0.
-
-    Raises:
-        ValueError: It may be January or October, such as 2018.1 of the form %Y.%m.
-    """
-    digits, number = _digits(form), re.fullmatch(r"(\d+)(?:\.(\d+))?", text)
-    if not digits or not number:
-        return text
-    whole, fraction = number[1].zfill(digits[0]), (number[2] or "").rstrip("0")
-    if not digits[1]:
-        return f"{whole}.{fraction}" if fraction else whole
-    if form.endswith("%m") and len(number[2] or "") < digits[1]:
-        raise ValueError(text)
-    return f"{whole}.{fraction.ljust(digits[1], '0')}"
 
 
 def _usual(texts: pa.StringArray, form: str) -> pa.Int64Array | None:
@@ -261,18 +276,41 @@ def names_of_dates(texts: pa.StringArray) -> pa.StringArray:
         return texts
     # Digits after the microseconds would get lost, so such texts stay, unless these are zeros.
     exact = pc.replace_substring_regex(texts.filter(may_be), r"([.,]\d{6})0+(\D|$)", r"\1\2")
-    names, is_open = texts.filter(may_be), pc.invert(pc.match_substring_regex(exact, r"[.,]\d{7}"))
+    names, is_unmatched = texts.filter(may_be), pc.invert(pc.match_substring_regex(exact, r"[.,]\d{7}"))
     for form in _FORMS_OF_DAYS:
-        found = pc.and_(is_open, pc.match_substring_regex(exact, _PATTERNS[form]))
+        found = pc.and_(is_unmatched, pc.match_substring_regex(exact, _PATTERNS[form]))
         if not found.true_count:
             continue
         moments, _ = microseconds(pc.if_else(found, exact, None), form)
-        is_open_order = pc.match_substring_regex(exact, _OPEN_ORDER if form in _OPEN_FORMS else "^$")
-        prefix = pc.if_else(is_open_order, OPEN_ORDER, "\0date")
+        is_ambiguous = pc.match_substring_regex(exact, _AMBIGUOUS if form in _NUMERIC_FORMS else "^$")
+        prefix = pc.if_else(is_ambiguous, _AMBIGUOUS_DATE, _KNOWN_DATE)
         found_names = pc.binary_join_element_wise(prefix, moments.cast(pa.string()), " ")
         names = pc.if_else(moments.is_valid(), found_names, names)
-        is_open = pc.and_not(is_open, found)
+        is_unmatched = pc.and_not(is_unmatched, found)
     return pc.replace_with_mask(texts, may_be, names)
+
+
+def dates_of_two_names(texts: Sequence[str]) -> tuple[str, str] | None:
+    """Return two dates of different forms or orders if one day may have two names; None if each day has one.
+
+    A day has two names of `names_of_dates` if nothing tells which number of one spelling is the day, and another
+    spelling tells it.
+    """
+    found: dict[tuple[str, str], str] = {}
+    for name, text in zip(names_of_dates(pa.array(texts, pa.string())).to_pylist(), texts, strict=True):
+        if name.startswith((_KNOWN_DATE, _AMBIGUOUS_DATE)):
+            forms = [form for form in _NUMERIC_FORMS if re.match(_PATTERNS[form], text)]
+            sign = forms[0][2] if forms else ""
+            found.setdefault(("/" if sign == "-" else sign, "".join(form[1] for form in forms)), text)
+    for sign in "/.":
+        either, day_first, month_first = (found.get((sign, order)) for order in ("dm", "d", "m"))
+        if either and day_first and month_first:
+            return day_first, month_first
+        other = next((text for (own, _), text in found.items() if own != sign), None)
+        # Where points separate the numbers, the day is first, unless a date tells the contrary.
+        if either and other and (month_first or sign == "/"):
+            return either, other
+    return None
 
 
 def days(microseconds: pa.Int64Array) -> pa.DoubleArray:
@@ -305,9 +343,7 @@ def _time(text: str, form: str) -> datetime:
         except ValueError:
             pass
     elif _TIME_DIRECTIVES.search(form):
-        return datetime.strptime(text, form)
-    else:
-        text = _with_all_digits(text, form)
+        return datetime.strptime(digits(text, form), form)
     found = _TIME_AT_END.search(text)
     if not found:
         return _day(text, form)
@@ -324,4 +360,4 @@ def _time(text: str, form: str) -> datetime:
 @lru_cache(2**16)
 def _day(text: str, form: str) -> datetime:
     """Return the first moment of a day. There are fewer days than times, and strptime is slow."""
-    return datetime.strptime(text, form)
+    return datetime.strptime(digits(text, form), form)

@@ -4,10 +4,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 _EXAMPLES: Mapping[pa.DataType, str] = {
-    pa.float32(): "list of numbers, such as [1, 2.5]",
+    pa.float32(): "list of numbers of up to 3.4e38, such as [1, 2.5]",
     pa.int64(): "list of whole numbers of 64 bits, such as [1, 2]",
     pa.string(): 'list of texts, such as ["a", "b"]',
 }
@@ -20,14 +21,14 @@ def list_of_text(text: str, kind: pa.DataType) -> list[Any]:
 
     Args:
         text: The text.
-        kind: Type of the entries. Entries that it does not hold are refused: Arrow would cut the fractions of integers,
-            and take the characters of a text for entries.
+        kind: Type of the entries. Floats are rounded to it. Other entries that it does not hold are refused: Arrow
+            would cut the fractions of integers, and take the characters of a text for entries.
 
     Raises:
         ValueError: The text is no list of this type. The message is what to say about the text, and what to do.
     """
     try:
-        entries = json.loads(text)
+        entries = json.loads(text, parse_int=float if pa.types.is_floating(kind) else int)
         if entries is None or not _fits(entries, pa.list_(kind)):
             raise ValueError
         return [*pa.array(entries, kind).to_pylist()]
@@ -47,6 +48,8 @@ def _fits(entry: object, kind: pa.DataType) -> bool:
         return isinstance(entry, str)
     if isinstance(entry, bool):
         return bool(types.is_boolean(kind))
+    if types.is_floating(kind):  # NaN and Infinity, which JSON does not have, fit no float.
+        return isinstance(entry, float) and abs(entry) <= float(np.finfo(kind.to_pandas_dtype()).max)
     if types.is_integer(kind) and isinstance(entry, float):
         return entry.is_integer() and abs(entry) < _WHOLE_FLOATS
     return True

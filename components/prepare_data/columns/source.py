@@ -18,18 +18,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_distributed.components.prepare_data.columns.column_kinds import cast, plain, texts_of
+from kfp_distributed.components.prepare_data.columns.column_kinds import cast, cast_kept, plain, texts_of
 from kfp_distributed.components.prepare_data.columns.dates import (
     ISO,
     days,
-    digits_of_numbers,
     form_of,
+    has_digits_alone,
     microseconds,
 )
 from kfp_distributed.components.prepare_data.columns.list_texts import list_of_text
 from kfp_distributed.components.prepare_data.columns.python_values import python_values
 from kfp_distributed.components.prepare_data.columns.spelled_values import MERGED_FROM, number_names
-from kfp_distributed.components.prepare_data.columns.split_times import DATES, time_keys
+from kfp_distributed.components.prepare_data.columns.split_times import DATES, is_number, time_keys
 from kfp_distributed.components.prepare_data.sources.chunks import (
     CHUNK_BYTES,
     Chunk,
@@ -62,8 +62,8 @@ class SplitBy:
     Attributes:
         column: Name of the column; "" for none.
         kind: "group": rows with equal values are in one split. "time": the newest rows are the test split.
-        time_type: Type in which times are compared, see `times.time_type`. Default: dates.
-        time_form: Form of times that are texts. Default: ISO.
+        time_type: Type in which times are compared, see `split_times.time_type`. Default: dates.
+        time_form: Form of the dates of groups or times, in texts or in the digits of numbers. Default: ISO.
     """
 
     column: str = ""
@@ -249,9 +249,9 @@ class _Converter:
         return key
 
     def _microseconds(self, name: str, values: pa.Array, form: str = ISO, *, is_needed: bool = False) -> pa.Int64Array:
-        if form != ISO and (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
-            digits = digits_of_numbers(values, form)
-            values = values if digits is None else digits
+        are_numbers = is_number(values.type) and has_digits_alone(form)
+        if are_numbers:
+            values = number_names(self.names(name, values), of_any_form=True)
         if not re.match("date|timestamp|string|large_string|null", str(values.type)):
             raise ValueError(
                 f"column {name!r} has values of type {values.type}, where dates and times or their texts are needed: "
@@ -259,7 +259,8 @@ class _Converter:
             )
         numbers, unusable = microseconds(values, form)
         shown = "2024-01-31 or 2024-01-31T12:00:00Z" if form == ISO else f"{form}, such as {_EXAMPLE.strftime(form)}"
-        advice = "correct it" if is_needed else "correct it, or leave it empty"
+        advice = "correct it, or write its digits as a text" if are_numbers else "correct it"
+        advice += "" if is_needed else ", or leave it empty"
         if self._has_given_kinds:
             shown += ", as the training rows have"
         elif form == ISO:
@@ -277,7 +278,7 @@ class _Converter:
         if pa.types.is_timestamp(kind) and pa.types.is_string(values.type):
             return self._microseconds(name, values).cast(kind)
         try:
-            return values.cast(kind)
+            return cast_kept(values, kind)
         except pa.ArrowInvalid:
             return self._fitting(name, values, kind)
         except pa.ArrowNotImplementedError as error:
@@ -300,7 +301,7 @@ class _Converter:
             # A cast of a slice of lists also casts the entries of the rows beside it.
             part = values.take(pa.array(rows)) if is_nested else values[rows.start : rows.stop]
             try:
-                parts.append(part.cast(kind))
+                parts.append(cast_kept(part, kind))
                 continue
             except pa.ArrowInvalid:
                 middle = len(rows) // 2

@@ -28,7 +28,7 @@ def time_type(types: Iterable[pa.DataType]) -> pa.DataType:
     kinds = {plain_type(kind) for kind in types} - {pa.null()}
     if kinds and all(pa.types.is_timestamp(kind) and kind.unit == "ns" for kind in kinds):
         return _NANOSECONDS
-    if not kinds or not all(map(_is_number, kinds)):
+    if not kinds or not all(map(is_number, kinds)):
         return DATES
     if kinds == {pa.uint64()}:
         return pa.uint64()
@@ -46,7 +46,7 @@ def time_type_of_sources(name: str, types: Mapping[str, pa.DataType]) -> pa.Data
     Raises:
         ValueError: Some sources have numbers, and others dates or texts, which have no common order.
     """
-    numbers = [source for source, kind in types.items() if _is_number(kind)]
+    numbers = [source for source, kind in types.items() if is_number(kind)]
     dates = [source for source in types if source not in numbers]
     if numbers and dates:
         raise ValueError(
@@ -57,7 +57,8 @@ def time_type_of_sources(name: str, types: Mapping[str, pa.DataType]) -> pa.Data
     return time_type(types.values())
 
 
-def _is_number(kind: pa.DataType) -> bool:
+def is_number(kind: pa.DataType) -> bool:
+    """Return whether a type is one of numbers: integers, floats or decimals."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 

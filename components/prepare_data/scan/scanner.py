@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.columns.date_columns import PlainDates, lines_about_plain_dates
+from kfp_distributed.components.prepare_data.columns.dates import dates_of_two_names
 from kfp_distributed.components.prepare_data.columns.look_alikes import (
     EXAMPLE_LENGTH,
     difference,
@@ -40,7 +41,7 @@ from kfp_distributed.components.prepare_data.scan.chunk_scan import (
     scan_blocks,
 )
 from kfp_distributed.components.prepare_data.scan.scan_result import LEFT_OUT, Scan
-from kfp_distributed.components.prepare_data.scan.split_keys import DRAWN, FIXED_SPLIT, dates_of_two_forms, group_names
+from kfp_distributed.components.prepare_data.scan.split_keys import DRAWN, FIXED_SPLIT, group_names
 from kfp_distributed.components.prepare_data.sources.chunks import CHUNK_BYTES
 from kfp_distributed.components.prepare_data.sources.read_rows import RejectedRows, rows_by_column
 from kfp_distributed.storage.dataset import Column
@@ -299,7 +300,7 @@ class Merge:
         first = [*self._all.groups.first]
         groups = dict(zip(group_names(pa.array(first, pa.string())).to_pylist(), first, strict=True))
         lines = []
-        if dates := dates_of_two_forms(groups):
+        if dates := dates_of_two_names(first):
             lines.append(
                 f"group_column {self._source.split_by.column!r} has dates in several forms, such as {dates[0]!r} and "
                 f"{dates[1]!r}, and one day can be two groups, because nothing tells which number is the day: write "

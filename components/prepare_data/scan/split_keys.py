@@ -1,14 +1,12 @@
 """What each row has that decides about its split."""
 
-import re
-from collections.abc import Mapping
 from hashlib import blake2b
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kfp_distributed.components.prepare_data.columns.dates import OPEN_ORDER, names_of_dates
+from kfp_distributed.components.prepare_data.columns.dates import names_of_dates
 from kfp_distributed.components.prepare_data.columns.spelled_values import boolean_names
 
 DRAWN, TRAIN, VALIDATION, TEST = range(4)
@@ -21,18 +19,6 @@ FIXED_SPLIT = "\0file"
 def group_names(texts: pa.StringArray) -> pa.StringArray:
     """Return the name of the group of each text, which is the same for all spellings of a date or a boolean."""
     return boolean_names(names_of_dates(texts))
-
-
-def dates_of_two_forms(groups: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return two dates of which one may be the other, because the day of one is not known; None for none.
-
-    Args:
-        groups: A text of each group, by its name.
-    """
-    dates = {name: text for name, text in groups.items() if name.startswith("\0")}
-    forms = {re.sub(r"\d+", "9", re.sub(r"\d{4}", "Y", text.split(" ")[0])): text for text in dates.values()}
-    is_open = any(name.startswith(OPEN_ORDER) for name in dates)
-    return tuple([*forms.values()][:2]) if is_open and len(forms) > 1 else None  # type: ignore[return-value]
 
 
 def hashes_of_texts(texts: pa.StringArray) -> NDArray[np.uint64]:

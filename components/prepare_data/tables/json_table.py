@@ -243,6 +243,8 @@ def _read_type(kind: pa.DataType, declared: DeclaredKind | None) -> pa.DataType:
     """Return the type in which values are read that become numbers, categories, labels or declared kinds."""
     if pa.types.is_string(kind):
         return kind  # The conversion of a declared kind reads numbers, dates and lists from texts.
+    if declared == "list<float>":
+        return pa.list_(pa.float64())  # Arrow reads a number that is too large for 32 bits as infinity.
     if declared and declared in KEPT_TYPES and declared != "binary":
         return KEPT_TYPES[declared]
     # Whole numbers may get fractions in a later line.

@@ -22,7 +22,7 @@ class Chosen(NamedTuple):
         types: Types of the kept inputs.
         read_types: Types in which the inputs, and the other columns that are used, are read.
         notes: Lines about columns.
-        time_type: Type in which the times of the time column are compared, see `times.time_type`.
+        time_type: Type in which the times of the time column are compared, see `split_times.time_type`.
         time_form: Form of the texts of the time column.
         decimal: See `Source`.
     """

@@ -1,0 +1,117 @@
+"""Dates that are numbers, which lose zeros: they are read as they were written, or refused."""
+
+import datetime
+import re
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kfp_distributed.components.prepare_data.columns.dates import digits, microseconds
+
+DATES = st.dates(datetime.date(1000, 1, 1), datetime.date(2199, 12, 31))
+WHOLE = ["%Y", "%Y%m", "%Y%j", "%Y%m%d", "%y%m%d", "%d%m%Y", "%m%d%Y", "%d%m%y", "%m%Y", "%j%Y", "%j%y"]
+WITH_POINTS = ["%m.%Y", "%j.%Y", "%d.%Y%m", "%d.%m%Y", "%Y.%m", "%Y.%j", "%Y.%m%d", "%Y%m.%d", "%y.%m", "%d%m.%Y"]
+FORMS = st.sampled_from(WHOLE + WITH_POINTS)
+
+
+def date_of(text, form):
+    """The date of a text; None if it is refused."""
+    (moment,) = microseconds(pa.array([text]), form)[0].cast(pa.timestamp("us")).to_pylist()
+    return moment and moment.date()
+
+
+def strptime(text, form):
+    try:
+        return datetime.datetime.strptime(text, form).date()
+    except ValueError:
+        return None
+
+
+@given(DATES, FORMS)
+def test_a_date_with_all_digits_is_that_of_strptime(date, form):
+    text = date.strftime(form)
+    assert date_of(text, form) == strptime(text, form)
+
+
+@given(DATES, FORMS)
+def test_a_date_that_lost_zeros_as_a_number_is_the_same_or_refused(date, form):
+    text = date.strftime(form)
+    expected = strptime(text, form)
+    number = str(float(text)).removesuffix(".0")
+    assert date_of(number, form) in (expected, None)
+    assert date_of(f"{float(text)}", form) == date_of(number, form)
+    if "." not in form:
+        assert date_of(number, form) == expected
+
+
+@given(st.decimals(0, 10**8, places=4, allow_nan=False), FORMS)
+def test_no_digit_is_invented(number, form):
+    """Of all numbers, those that are dates have the digits of these, but for zeros at their ends."""
+    text = str(float(number)).removesuffix(".0")
+    date = date_of(text, form)
+    if date:
+        parts = {"%Y": f"{date.year:04}", "%y": f"{date.year % 100:02}", "%m": f"{date.month:02}"}
+        parts |= {"%d": f"{date.day:02}", "%j": date.strftime("%j")}
+        written = re.sub("%.", lambda part: parts[part[0]], form)
+        # A month or day of one digit at the end, after the year, may be written so.
+        unpadded = re.sub("%.", lambda part: parts[part[0]].lstrip("0"), form)
+        assert text in (unpadded, written) or float(text) == float(written)
+        assert "%Y" not in form or parts["%Y"].rstrip("0") in text
+        assert "%Y" not in form or f"{date.year}"[:3] in text
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "date"),
+    [
+        ("%d%m%Y", "1012018", "2018-01-01"),
+        ("%d%m%Y", "3032018.0", "2018-03-03"),
+        ("%m%d%Y", "2112018", "2018-02-11"),
+        ("%d%m%y", "10118", "2018-01-01"),
+        ("%y%m%d", "180212.00", "2018-02-12"),
+        ("%y%m%d", "101", "2000-01-01"),
+        ("%Y%m%d", "20181016.0", "2018-10-16"),
+        ("%m.%Y", "1.2018", "2018-01-01"),
+        ("%m.%Y", "10.202", "2020-10-01"),
+        ("%Y.%m", "2018.10", "2018-10-01"),
+        ("%j%Y", "12018", "2018-01-01"),
+        ("%Y%j", "20181", "2018-01-01"),
+        ("%Y%m", "20181", "2018-01-01"),
+        ("%d%m%Y", "1012018 09:30", "2018-01-01"),
+        ("%d%m%Y%H", "101201809", "2018-01-01"),
+        ("%Y%m%d%H%M%S.%f", "20180101093015.5", "2018-01-01"),
+        ("%Y%m%d%H%M%S.%f", "20180101093015", "2018-01-01"),
+        ("%Y%m%d%H%M%S%f", "20180101093015500", "2018-01-01"),
+    ],
+)
+def test_zeros_that_a_number_has_lost_are_those_of_its_date(form, text, date):
+    assert f"{date_of(text, form)}" == date
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("%Y.%m", "2018.1"),
+        ("%Y.%m", "2018.100"),
+        ("%Y.%j", "2018.1"),
+        ("%Y%m.%d", "201801.1"),
+        ("%Y%m%d", "2018111"),
+        ("%Y%m%d", "20181016.5"),
+        ("%d%m%Y", "101201"),
+        ("%d%m%Y", "112018"),
+        ("%m.%Y", "1.5"),
+        ("%m.%Y", "10"),
+        ("%j.%Y", "201.1"),
+        ("%d.%m%Y", "1.12018"),
+        ("%Y", "18"),
+        ("%Y", "18.0"),
+        ("%d%m%Y", "-1012018"),
+    ],
+)
+def test_numbers_that_may_be_several_dates_or_none_are_refused(form, text):
+    assert date_of(text, form) is None
+
+
+def test_other_texts_stay():
+    assert (digits("5 May", "%d%m%Y"), digits("5.1", "%d %b %Y"), digits("5", "%d.%m.%Y")) == ("5 May", "5.1", "5")
