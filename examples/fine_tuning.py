@@ -68,6 +68,7 @@ def fine_tuning(
         max_length: Largest number of pieces of a text. The rest of a text is not used.
         seed: Seed of the new layer, of dropout and of the order of the rows.
     """
+    import ctypes
     import os
     from collections.abc import Iterable, Iterator, Sequence
     from datetime import timedelta
@@ -83,7 +84,6 @@ def fine_tuning(
 
     from kfp_distributed.storage.dataset import DatasetManifest
     from kfp_distributed.storage.files import unfinished_file
-    from kfp_distributed.trainers.runtime.workarounds.torch_internals import never_destroy
     from kfp_distributed.trainers.sync import record_epoch
 
     if not Path(pretrained, "config.json").exists():
@@ -99,7 +99,8 @@ def fine_tuning(
     # Without WORLD_SIZE there is one process. A rank that does not answer for ten minutes ends the others.
     alone = {} if "WORLD_SIZE" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
     dist.init_process_group("nccl" if on_gpu else "gloo", timeout=timedelta(minutes=10), **alone)
-    never_destroy(dist.group.WORLD)  # Its destructor can deadlock (PyTorch 1.13).
+    # Keeps the process group alive until exit: Gloo's destructor can deadlock on the GIL (PyTorch 1.13).
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(dist.group.WORLD))
     rank, ranks = dist.get_rank(), dist.get_world_size()
 
     def read(folder: str) -> tuple[list[str], Tensor]:
