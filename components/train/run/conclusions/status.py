@@ -56,7 +56,7 @@ class JobStatus:
         slots_per_worker: Number of processes of each replica that trains.
         started: Time at which this process began to follow the job, of `clock`. Time budgets go by it.
         created: Time at which the job began. It is before `started` if this process has adopted the job.
-        attempt: Begin of the current start of the replicas. It is the latest of: the start of the job, the last
+        attempt: Time of the current start of the replicas. It is the latest of: the start of the job, the last
             restart of all replicas, and the time when the last of them had its node, image and packages.
         replicas: All replicas by name.
         running: Time when all replicas were running for the first time; None before.
