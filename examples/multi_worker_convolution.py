@@ -44,6 +44,7 @@ def multi_worker_convolution(
         filters: Number of filters of each convolution. Pooling halves the image after each one.
         seed: Seed of the initial weights and of the order of the rows.
     """
+    import ctypes
     import math
     import os
     import signal
@@ -54,7 +55,6 @@ def multi_worker_convolution(
     import tensorflow as tf
 
     from kfp_distributed.storage.dataset import DatasetManifest, input_shape, is_image, mean_and_std, read_batches
-    from kfp_distributed.trainers.runtime.workarounds.tensorflow_internals import never_destroy
     from kfp_distributed.trainers.sync import record_epoch
 
     strategy = tf.distribute.MultiWorkerMirroredStrategy()  # Before all else of TensorFlow. It reads TF_CONFIG.
@@ -140,7 +140,8 @@ def multi_worker_convolution(
     train_step = model.make_train_function()
 
     def step(iterator: object) -> object:
-        never_destroy(iterator)  # Its destructor can wait for a minute.
+        # Keeps the iterator alive until exit: its destructor can wait for a minute.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(iterator))
         return train_step(iterator)
 
     model.train_function = step

@@ -56,6 +56,7 @@ def text_classification(
         embedding_size: Size of the vector of a word.
         seed: Seed of the initial weights and of the order of the rows.
     """
+    import ctypes
     import json
     import os
     import re
@@ -73,13 +74,13 @@ def text_classification(
 
     from kfp_distributed.storage.dataset import DatasetManifest
     from kfp_distributed.storage.files import unfinished_file
-    from kfp_distributed.trainers.runtime.workarounds.torch_internals import never_destroy
     from kfp_distributed.trainers.sync import record_epoch
 
     # Without WORLD_SIZE there is one process. A rank that does not answer for five minutes ends the others.
     alone = {} if "WORLD_SIZE" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
     dist.init_process_group("gloo", timeout=timedelta(minutes=5), **alone)
-    never_destroy(dist.group.WORLD)  # Its destructor can deadlock (PyTorch 1.13).
+    # Keeps the process group alive until exit: Gloo's destructor can deadlock on the GIL (PyTorch 1.13).
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(dist.group.WORLD))
     rank, ranks = dist.get_rank(), dist.get_world_size()
 
     def read(folder: str) -> tuple[list[list[str]], Tensor]:

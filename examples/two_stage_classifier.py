@@ -56,7 +56,7 @@ def two_stage_classifier(
 
     from kfp_distributed.storage.dataset import DatasetManifest, mean_and_std, read_batches, width
     from kfp_distributed.trainers.sync import record_epoch
-    from kfp_distributed.trainers.torch_training.torch_network import export_onnx
+    from kfp_distributed.trainers.torch_export import export_onnx
 
     # A rank that waits longer for the other one fails, and both restart. The other one may also start this much later.
     dist.init_process_group("gloo", timeout=timedelta(minutes=10))

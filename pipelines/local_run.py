@@ -78,7 +78,8 @@ def local_run(
     another thread, is refused and does not disturb the first. To run several at a time, start a process for each.
 
     An interrupt, as by Ctrl-C or by the stop button of a notebook, ends all processes of the steps, and no further step
-    begins in this run. A program may handle SIGINT itself: a handler that raises no exception interrupts nothing.
+    begins in this run. Under `asyncio.run` too, the first Ctrl-C does so. A program may handle SIGINT itself: its
+    handler interrupts nothing if it raises no exception.
 
     A model that `deploy_model` deploys is served by a process of this run until the context ends. Request predictions
     inside the context, after the pipeline. The output of the server is in the folder model-servers.
@@ -241,7 +242,8 @@ def _explain_unresolved_condition(record: logging.LogRecord) -> bool:
 def _after_signals_that_interrupt(call: Callable[[], object]) -> Iterator[None]:
     """Call a function when the handler of a signal raises an exception, which ends or interrupts what runs.
 
-    A handler that raises none lets the program continue, and so the run.
+    A handler that raises none lets the program continue, and so the run. The function is also called after the handler
+    that `asyncio.run` sets for SIGINT, which cancels the main task instead.
     """
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     # Others are ignored, as SIGHUP under `nohup`, or end the process.
@@ -253,6 +255,8 @@ def _after_signals_that_interrupt(call: Callable[[], object]) -> Iterator[None]:
         except BaseException:
             call()
             raise
+        if _is_of_asyncio(handlers[number]):
+            call()
 
     for number in handlers:
         signal.signal(number, handle)
@@ -261,6 +265,11 @@ def _after_signals_that_interrupt(call: Callable[[], object]) -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+def _is_of_asyncio(handler: object) -> bool:
+    """Return whether `asyncio.run` has set a handler, which is a method with the task to cancel."""
+    return isinstance(handler, partial) and getattr(handler.func, "__module__", "") == "asyncio.runners"
 
 
 class _EndOfSteps:

@@ -23,12 +23,14 @@ from kfp_distributed.trainers.runtime.monitoring.progress import parse_progress
 from kfp_distributed.trainers.runtime.monitoring.samples import split_sample
 
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
-_KFP = r"^[\d:.]+ - (?:INFO|ERROR) - "
-"""Begin of a line of kfp itself. It is not indented: a step may run a pipeline of its own, or log in the same form."""
+_KFP_TIME = r"^[\d:.]+ - "
+"""Prefix of a line of kfp itself. It is not indented: a step may run a pipeline of its own, or log in the same form."""
+
+_KFP = f"{_KFP_TIME}(?:INFO|ERROR) - "
 
 _PIPELINE = re.compile(_KFP + "Running pipeline: ")
 _STEP = re.compile(_KFP + r"(Executing task|Task) '([^']+)'(?: finished with status (\w+))?")
-_NOISE = re.compile(r"^[\d:.]+ - INFO - |^\s*\[KFP Executor |^[\s-]*$|^\s*[\[\]{}\"]")
+_NOISE = re.compile(_KFP_TIME + r"INFO - |^\s*\[KFP Executor |^[\s-]*$|^\s*[\[\]{}\"]")
 """Lines of kfp itself, with the inputs of steps as JSON. They are left out of the error of a failed step."""
 
 _INDENT = "    "

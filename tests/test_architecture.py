@@ -224,6 +224,7 @@ TRAINERS_LAYERS = (
         "keras_horovod",
         "torch_checkpoint",
         "torch_classifier",
+        "torch_export",
         "torch_horovod",
         "torch_rows",
     ),

@@ -1,4 +1,4 @@
-"""The cache of rewritten assertions is shared by the processes of pytest-xdist."""
+"""The cache of rewritten assertions is shared by the processes of pytest-xdist. Each parametrized test has cases."""
 
 import gc
 import os
@@ -36,6 +36,14 @@ def test_the_cache_is_what_pytest_itself_writes(tmp_path, request):
     assert read(file) is None
     rewrite(file, request.config)
     assert read(file) not in (None, program)
+
+
+def test_a_test_without_cases_is_an_error(tmp_path):
+    """The cases of some tests are read from files. By default such a test is skipped."""
+    (tmp_path / "test_a.py").write_text("import pytest\n@pytest.mark.parametrize('x', [])\ndef test_a(x):\n    pass\n")
+    configuration = Path(__file__).parents[1] / "pyproject.toml"
+    code, lines = run(tmp_path, "-c", str(configuration), "--rootdir", str(tmp_path), "test_a.py")
+    assert (code, "ERROR test_a.py" in lines) == (2, True), lines
 
 
 @pytest.mark.parametrize("wrong", ["", "assert (\n"])

@@ -106,7 +106,7 @@ def run_step(
         record_success(model.uri, inputs)
         finish("FINISHED", outcome.metrics, page)
     except TrainingFailed as failure:
-        page = _render_report(failure.status, failure.metrics, job_runner, str(failure))
+        page = _render_report(failure.status, failure.metrics, job_runner, failure.cause)
         last_lines = _last_lines(str(failure), report, page)
         finish("FAILED", failure.metrics, page, str(failure))
         raise SystemExit(last_lines) from None

@@ -89,5 +89,5 @@ def _result_of(job: TrainingJob, runner: Runner, store: Store, step_log: StepLog
     # The result decides. If there is one, the work has succeeded, whatever failed afterwards.
     result = read_result(store, job.description.request)
     if result is None:
-        raise WorkersFailed(failure_cause(status))
+        raise WorkersFailed(failure_cause(status, frames=False))
     return result

@@ -86,9 +86,11 @@ def credentials_from_environment(env: Mapping[str, str] | None = None, uri: str 
     elif not access_key or not secret_key:
         lacking = " and ".join(name for name, value in keys.items() if not value)
         reason = f"the environment lacks {lacking}"
+        # One key alone takes precedence over a Secret.
+        advice = KEYS_TO_SET if access_key or secret_key else WHAT_TO_SET
         if are_of_aws:
             reason = "keys without AWS_ENDPOINT_URL are those of AWS, which has no minio:// addresses"
-        raise ValueError(f"no credentials for the object store, because {reason}: {WHAT_TO_SET}")
+        raise ValueError(f"no credentials for the object store, because {reason}: {advice}")
     return Credentials(host, access_key, secret_key, token, region, secure, get("AWS_CA_BUNDLE") or "")
 
 
@@ -109,7 +111,7 @@ def _store_of_cluster(get: Callable[[str], str | None], secret: str, uri: str) -
         if error.name != "kubernetes":
             raise
         # A replica in a stock image gets keys in its environment.
-        reason = f"the environment has no keys: {WHAT_TO_SET}"
+        reason = f"the environment has no keys: {KEYS_TO_SET}"
         if secret:
             reason = (
                 f"the Secret {secret}, which {SECRET_VARIABLE} names, cannot be read without the Python package "
@@ -129,5 +131,7 @@ def _store_of_cluster(get: Callable[[str], str | None], secret: str, uri: str) -
 
 
 def _explain(path: str, error: ClusterError) -> str:
-    advice = "Allow this account to get it" if error.status == 403 else "Check the API server"
-    return f"cannot read {path} from the Kubernetes API: {error}. {advice}, or {WHAT_TO_SET}"
+    # Where the API server does not answer, no other Secret can be read either.
+    may_not = error.status == 403
+    advice = f"Allow this account to get it, or {WHAT_TO_SET}" if may_not else f"Check the API server, or {KEYS_TO_SET}"
+    return f"cannot read {path} from the Kubernetes API: {error}. {advice}"

@@ -74,6 +74,25 @@ def test_every_package_is_in_the_wheel():
     assert {*re.findall(r'"kfp_distributed\.([\w.]+)"', packages)} == {folder.replace("/", ".") for folder in folders}
 
 
+def test_examples_and_pages_import_only_public_names():
+    """People copy them, so an import that moves breaks their programs."""
+    reference = (ROOT / "docs" / "reference" / "python-api.md").read_text("utf-8")
+    texts = [*(ROOT / "examples").rglob("*.py"), *(ROOT / "examples").rglob("*.ipynb"), *(ROOT / "docs").rglob("*.md")]
+    imports = {
+        (module, name.strip())
+        for text in (*texts, ROOT / "README.md")
+        for module, names in re.findall(r"from (kfp_distributed[\w.]*) import ([\w, ]+)", text.read_text("utf-8"))
+        for name in names.split(",")
+    }
+    private = {
+        (module, name)
+        for module, name in imports
+        if f"::: {module}.{name}\n" not in reference
+        and not {f"`{module}`", f"`{name}`"} <= {*re.findall("`.+?`", reference)}
+    }
+    assert private == set()
+
+
 def test_sources_name_only_pages_that_exist():
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
     sources = [ROOT / name for name in listed if name.endswith((".py", ".yaml", "Makefile", "Containerfile"))]

@@ -33,11 +33,12 @@ pytestmark = pytest.mark.takes(8)
 IMAGES = [None, 4, 4]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _tensorflow():
-    """Import TensorFlow for the tests of this file alone. Each process of pytest-xdist imports the file."""
-    global tf
-    import tensorflow as tf
+@pytest.fixture
+def tf():
+    """TensorFlow, which is not imported with this file, because each process of pytest-xdist imports the file."""
+    import tensorflow
+
+    return tensorflow
 
 
 @pytest.fixture
@@ -91,9 +92,9 @@ def test_scores_go_to_kfp_and_into_the_report(pictures, linear, expected, tmp_pa
     assert text.count("<img ") == 12
 
 
-def test_a_split_of_one_class_has_no_roc_curve(write_dataset, save_model):
+def test_a_split_of_one_class_has_no_roc_curve(tf, write_dataset, save_model):
     dataset = write_dataset([Column("image", "tensor", "uint8", (4, 4))], [np.zeros((4, 4, 4))], np.zeros(4, int))
-    model = save_model(constant(0.5, 0.25, 0.25), (IMAGES, "float32", "features"))
+    model = save_model(constant(0.5, 0.25, 0.25)(tf), (IMAGES, "float32", "features"))
     evaluation, _ = evaluate_model(model, dataset)
     metrics = metric_values(evaluation)
     assert metrics == pytest.approx(
@@ -124,7 +125,7 @@ def test_many_classes_have_no_matrix_in_kfp():
     }
 
 
-def test_a_class_of_many_has_a_bound_and_no_metric_in_kfp(write_dataset, save_model, tmp_path):
+def test_a_class_of_many_has_a_bound_and_no_metric_in_kfp(tf, write_dataset, save_model, tmp_path):
     labels, classes = np.arange(202) % 101, tuple(f"c{index}" for index in range(101))
     columns = [Column("x", "number", "float32")]
     dataset = write_dataset(columns, [np.where(labels == 7, 8, labels).astype(np.float32)], labels, classes)
@@ -141,7 +142,7 @@ def test_a_class_of_many_has_a_bound_and_no_metric_in_kfp(write_dataset, save_mo
         run_evaluation(*arguments, "precision_c7")
 
 
-def test_inputs_and_outputs_may_have_any_name_and_be_integers(pictures, linear, save_model):
+def test_inputs_and_outputs_may_have_any_name_and_be_integers(tf, pictures, linear, save_model):
     weights = linear[1]
 
     def predict(pixels):
@@ -165,7 +166,7 @@ def numbers(write_dataset):
     return write_dataset(columns, [first, second], labels, ("no", "yes"))
 
 
-def test_two_classes_by_a_sigmoid_with_missing_numbers(numbers, save_model):
+def test_two_classes_by_a_sigmoid_with_missing_numbers(tf, numbers, save_model):
     def predict(features):
         known = tf.where(tf.math.is_nan(features), 0.0, features)
         return {"probabilities": tf.sigmoid(10 * known[:, :1])}
@@ -175,7 +176,7 @@ def test_two_classes_by_a_sigmoid_with_missing_numbers(numbers, save_model):
     assert evaluation.roc_curve().roc_auc == 1
 
 
-def test_a_model_that_returns_nan_gets_no_scores(numbers, save_model, tmp_path):
+def test_a_model_that_returns_nan_gets_no_scores(tf, numbers, save_model, tmp_path):
     def predict(features):
         return {"probabilities": tf.sigmoid(features[:, :1] + features[:, 1:])}
 
@@ -190,7 +191,7 @@ def test_a_model_that_returns_nan_gets_no_scores(numbers, save_model, tmp_path):
     assert (metrics.metadata, classification.metadata, report.exists()) == ({}, {}, False)
 
 
-def model_that_hides_nan(save_model):
+def model_that_hides_nan(tf, save_model):
     """A SavedModel with NaN weights and finite outputs: on a CPU, TensorFlow's ReLU turns NaN into 0."""
     kernel = tf.Variable([[math.nan, math.nan], [math.nan, math.nan]])
 
@@ -217,9 +218,9 @@ def onnx_with_nan(folder, kind=onnx.TensorProto.FLOAT, shape=(2, 2)):
     return folder
 
 
-def test_a_model_with_nan_weights_is_refused_whatever_it_returns(numbers, save_model, tmp_path):
+def test_a_model_with_nan_weights_is_refused_whatever_it_returns(tf, numbers, save_model, tmp_path):
     with pytest.raises(ValueError, match=r"^1 of 2 weight tensors of the model have NaN\. .*learning rate"):
-        evaluate_model(model_that_hides_nan(save_model), numbers)
+        evaluate_model(model_that_hides_nan(tf, save_model), numbers)
     with pytest.raises(ValueError, match=r"^1 of 1 weight tensors of the model have NaN"):
         evaluate_model(onnx_with_nan(tmp_path / "onnx"), numbers)
     with pytest.raises(ValueError, match=r"^1 of 1 weight tensors of the model have NaN"):
@@ -227,7 +228,7 @@ def test_a_model_with_nan_weights_is_refused_whatever_it_returns(numbers, save_m
     check_weights(onnx_with_nan(tmp_path / "constant", shape=()))
 
 
-def test_a_keras_model_may_keep_an_optimizer_and_metrics_that_are_nan(tmp_path):
+def test_a_keras_model_may_keep_an_optimizer_and_metrics_that_are_nan(tf, tmp_path):
     tf_keras = pytest.importorskip("tf_keras")
     model = tf_keras.Sequential([tf_keras.layers.Dense(2, "softmax", input_shape=(2,))])
     model.compile("adam", "sparse_categorical_crossentropy")
@@ -244,13 +245,13 @@ def trained_on(*columns, classes=("ant", "bee", "cat")):
     return {"columns": tuple(map(asdict, columns)), "label": {"name": "kind", "classes": classes}}
 
 
-def test_a_model_of_the_same_columns_with_other_statistics(pictures, save_model):
+def test_a_model_of_the_same_columns_with_other_statistics(tf, pictures, save_model):
     manifest = trained_on(Column("image", "tensor", "uint8", (4, 4), mean=3.5, std=2.0))
-    model = save_model(constant(1.0, 0.0, 0.0), (IMAGES, "float32", "features"), **manifest)
+    model = save_model(constant(1.0, 0.0, 0.0)(tf), (IMAGES, "float32", "features"), **manifest)
     assert evaluate_model(model, pictures[2])[0].scores.rows == 60
 
 
-def test_columns_are_read_in_the_order_in_which_the_model_takes_them(numbers, save_model):
+def test_columns_are_read_in_the_order_in_which_the_model_takes_them(tf, numbers, save_model):
     def predict(features):
         return {"probabilities": tf.sigmoid(10 * features[:, 1:])}
 
@@ -261,7 +262,8 @@ def test_columns_are_read_in_the_order_in_which_the_model_takes_them(numbers, sa
 
 
 def constant(*values):
-    return lambda features: {"probabilities": tf.tile([list(values)], [tf.shape(features)[0], 1])}
+    """Return a function of TensorFlow, which returns the function of a model that gives each row these values."""
+    return lambda tf: lambda features: {"probabilities": tf.tile([list(values)], [tf.shape(features)[0], 1])}
 
 
 @pytest.mark.parametrize(
@@ -270,13 +272,13 @@ def constant(*values):
         (constant(0.5, 0.5), [(IMAGES, "float32", "features")], {}, r"\[30, 2\] for a batch of 30 rows"),
         (constant(math.nan, 0.0, 0.0), [(IMAGES, "float32", "features")], {}, "infinite numbers for 60 of 60 rows"),
         (
-            lambda features: {"probabilities": tf.reshape(features, [tf.shape(features)[0], 7])},
+            lambda tf: lambda features: {"probabilities": tf.reshape(features, [tf.shape(features)[0], 7])},
             [(IMAGES, "float32", "features")],
             {},
             r"the model failed: save it with a signature .*InvalidArgumentError",
         ),
         (
-            lambda words: {"probabilities": tf.strings.length(words)},
+            lambda tf: lambda words: {"probabilities": tf.strings.length(words)},
             [(IMAGES, "string", "words")],
             {},
             "the model's input 'words' takes texts, and the dataset has numbers for it: save the model with an input",
@@ -285,7 +287,7 @@ def constant(*values):
         (constant(1.0, 0.0, 0.0), [([None, 28, 28], "float32", "features")], {}, r"28\), where \(None, 4, 4\)"),
         (constant(1.0, 0.0, 0.0), [([32, 4, 4], "float32", "features")], {}, r"is of shape \(32, 4, 4\), where"),
         (
-            lambda a, b: {"x": a, "y": b},
+            lambda tf: lambda a, b: {"x": a, "y": b},
             [(IMAGES, "float32", "a"), (IMAGES, "float32", "b")],
             {},
             r"inputs are \['a', 'b'\], and the columns of the dataset are \['image'\]: save the model with",
@@ -310,9 +312,9 @@ def constant(*values):
         "other columns",
     ],
 )  # fmt: skip
-def test_models_that_do_not_match_the_dataset_are_refused(pictures, save_model, predict, inputs, manifest, message):
+def test_models_that_do_not_match_the_dataset_are_refused(tf, pictures, save_model, predict, inputs, manifest, message):
     with pytest.raises(ValueError, match=message):
-        evaluate_model(save_model(predict, *inputs, **manifest), pictures[2])
+        evaluate_model(save_model(predict(tf), *inputs, **manifest), pictures[2])
 
 
 def remove(path):

@@ -1,5 +1,6 @@
 """What a local run leaves in the process that it ran in, whichever way it ends."""
 
+import asyncio
 import builtins
 import logging
 import os
@@ -153,6 +154,19 @@ def test_after_an_interrupt_that_the_program_catches_no_step_begins(tmp_path, ha
             add(a=1, b=2)
     with local_run(tmp_path / "second", embedded_store=False):
         assert add(a=1, b=2).output == 3
+
+
+def test_after_an_interrupt_in_asyncio_no_step_begins(tmp_path):
+    """The handler of asyncio cancels the main task, which raises nothing before it awaits."""
+
+    async def main():
+        with local_run(tmp_path, embedded_store=False):
+            signal.raise_signal(signal.SIGINT)
+            with pytest.raises(RuntimeError, match="this local_run was interrupted"):
+                add(a=1, b=2)
+
+    with handled(signal.SIGINT, signal.default_int_handler), pytest.raises(KeyboardInterrupt):
+        asyncio.run(main())
 
 
 @pytest.mark.parametrize(

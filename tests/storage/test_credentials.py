@@ -46,8 +46,9 @@ def test_environment(env, credentials):
     ("env", "message"),
     [
         ({}, f"because the environment lacks AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY: {_NO_KEYS}"),
-        ({"AWS_ACCESS_KEY_ID": "me"}, f"because the environment lacks AWS_SECRET_ACCESS_KEY: {_NO_KEYS}"),
-        ({"AWS_SECRET_ACCESS_KEY": "hush"}, f"because the environment lacks AWS_ACCESS_KEY_ID: {_NO_KEYS}"),
+        # A key takes precedence over a Secret.
+        ({"AWS_ACCESS_KEY_ID": "me"}, f"because the environment lacks AWS_SECRET_ACCESS_KEY: {_SET_KEYS}$"),
+        ({"AWS_SECRET_ACCESS_KEY": "hush"}, f"because the environment lacks AWS_ACCESS_KEY_ID: {_SET_KEYS}$"),
         (KEYS | {"AWS_ENDPOINT_URL": "ftp://a"}, r"endpoint 'ftp://a' must be http\(s\)://HOST:PORT"),
         (KEYS | {"AWS_ENDPOINT_URL": "http://a/path"}, "endpoint 'http://a/path' must be"),
         (KEYS | {"AWS_ENDPOINT_URL": "http://u:hush@a/path"}, "endpoint 'a/path' must be"),
@@ -191,11 +192,11 @@ def test_store_depends_on_the_address(kubernetes):
         ),
         (
             secret_env("forbidden/store"),
-            "/api/v1/namespaces/forbidden/secrets/store .* 403 Forbidden. Allow .*, or set AWS_",
+            f"/api/v1/namespaces/forbidden/secrets/store .* 403 Forbidden. Allow .*, or {_NO_KEYS}",
         ),
         (
             secret_env("broken/store"),
-            "/api/v1/namespaces/broken/secrets/store .* 500 Internal Server Error. .*, or set AWS_",
+            f"/api/v1/namespaces/broken/secrets/store .* 500 Internal Server Error. .*, or {_SET_KEYS}$",
         ),
     ],
 )
@@ -210,7 +211,9 @@ def test_no_cluster(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=rf"nothing. names no existing file, .*; set KUBECONFIG .*; or {_SET_KEYS}$"):
         credentials_from_environment(secret_env("mine/store"))
     write_kubeconfig(tmp_path, monkeypatch, 1)
-    with pytest.raises(ValueError, match=r"cannot read .*: .*Connection refused"):
+    with pytest.raises(
+        ValueError, match=rf"cannot read .*: .*Connection refused.* Check the API server, or {_SET_KEYS}$"
+    ):
         credentials_from_environment(secret_env("mine/store"))
 
 
@@ -234,7 +237,7 @@ def test_an_error_that_passes_is_no_error(kubernetes, monkeypatch):
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        (IN_A_POD | dict.fromkeys(KEYS, ""), f"because the environment has no keys: {_NO_KEYS}"),
+        (IN_A_POD | dict.fromkeys(KEYS, ""), f"because the environment has no keys: {_SET_KEYS}$"),
         (
             secret_env("team/store"),
             "because the Secret team/store, which KFP_DISTRIBUTED_OBJECT_STORE_SECRET names, cannot be read without "

@@ -70,6 +70,9 @@ def test_a_failed_step_stores_its_report_and_logs_its_location(data, tmp_path, m
     )
     assert stored == (tmp_path / "report").read_text()
     assert "ZeroDivisionError" in stored
+    # The lines of the replica are above in the log. The report has no other place for the failing line.
+    assert "line 2, in fit" in stored
+    assert "line 2, in fit" not in text
 
 
 def test_a_bucket_that_is_missing_does_not_hide_the_cause(data, tmp_path, monkeypatch):

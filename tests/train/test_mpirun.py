@@ -112,7 +112,7 @@ def test_a_line_that_never_ends_is_split():
 
 @given(strategies.lists(strategies.tuples(strategies.integers(0, 2), strategies.integers(1, 60)), max_size=60))
 def test_each_line_of_each_rank_is_joined_from_its_fragments(reads):
-    """OpenMPI prints what it reads of a rank with a tag at its begin and after each newline, but the last."""
+    """OpenMPI prints what it reads of a rank with a tag at its beginning and after each newline, but the last."""
     texts = [f"{rank} says\n\nmore {'x' * 30} {rank}\nend {rank}\n" * 9 for rank in range(3)]
     printed, places = "", [0, 0, 0]
     for rank, size in (*reads, *((rank, 10_000) for rank in range(3))):

@@ -275,68 +275,6 @@ def test_failure_cause(facts, cause):
     assert "\n".join(brief_lines(failure_cause(follow(*facts)))) == cause
 
 
-CHAINED = "During handling of the above exception, another exception"
-FIRST = "Traceback (most recent call last):"
-FRAMES = [
-    '  File "program.py", line 3, in <module>',
-    "    fit()",
-    "    ~~~^^",
-    "  [Previous line repeated 2 more times]",
-]
-GROUP = ["  | " + frame for frame in FRAMES]
-SIZES = [f"\tsize mismatch {number}" for number in range(24)]
-SETTINGS = ["{", *(f"  a: {number}" for number in range(40)), "}"]
-USER_CODE = ["ValueError: in user code:", "", '    File "program.py", line 9, in step  *', "        fit()"]
-POSITION = ['  File "program.py", line 1', "    a b", "SyntaxError: invalid syntax"]
-
-
-@pytest.mark.parametrize("prefix", ["", "[rank1]: ", "[rank0]:[rank0]: ", "[1,0]<stderr>:"])
-@pytest.mark.parametrize(
-    ("last", "shown", "count"),
-    [
-        (["no exception"], ["no exception"], 20),
-        (SETTINGS, SETTINGS, 20),
-        ([FIRST, *FRAMES * 9, "KeyError: 1"], [FIRST, "KeyError: 1"], 20),
-        # Only the end of the traceback is among the last lines.
-        (FRAMES * 50, [], 0),
-        ([*FRAMES * 49, "KeyError: 1"], ["KeyError: 1"], 4),
-        ([FIRST, *FRAMES, "RuntimeError: Errors:", *SIZES], [FIRST, "RuntimeError: Errors:", *SIZES], 26),
-        (
-            [FIRST, *FRAMES, "KeyError: 1", "", f"{CHAINED} occurred:", "", FIRST, *FRAMES, "E: x", *SIZES],
-            [FIRST, "KeyError: 1", "", f"{CHAINED} occurred:", "", FIRST, "E: x", *SIZES],
-            31,
-        ),
-        ([FIRST, *FRAMES, "KeyError: 1", *SETTINGS[:20]], [FIRST, "KeyError: 1", *SETTINGS[:20]], 20),
-        (["  + Exception Group", *GROUP, "  | Many: x"], ["  + Exception Group", "  | Many: x"], 20),
-        ([FIRST, *FRAMES, *USER_CODE], [FIRST, *USER_CODE], 20),
-        ([FIRST, *FRAMES, *POSITION], [FIRST, *POSITION], 20),
-    ],
-)
-def test_the_last_lines_have_no_frames_and_do_not_begin_within_an_exception(last, shown, count, prefix):
-    before = [str(number) for number in range(60)]
-    facts = [
-        *(line(2, "worker-1", text) for text in (*before, *(f"{prefix}{text}" for text in last))),
-        changed(3, "worker-1", "failed", exit_code=1),
-        ended(4, ""),
-    ]
-    *lines, _ = brief_lines(failure_cause(follow(*facts)))
-    expected = [*before, *(f"{prefix}{text}" for text in shown)][-count:] if count else []
-    assert lines == [f"[worker-1] {text}" for text in expected]
-
-
-def test_of_a_long_text_of_an_exception_the_beginning_is_shown():
-    text = [FIRST, *FRAMES, "RuntimeError: Errors in loading:", *(f"\tsize {number}" for number in range(100))]
-    facts = [
-        *(line(2, "worker-1", each) for each in text),
-        changed(3, "worker-1", "failed", exit_code=1),
-        ended(4, "It is so."),
-    ]
-    *lines, sentence = brief_lines(failure_cause(follow(*facts)))
-    shown = [FIRST, "RuntimeError: Errors in loading:", *(f"\tsize {number}" for number in range(37)), "…"]
-    assert lines == [f"[worker-1] {each}" for each in shown]
-    assert sentence.endswith("after the start of the job: RuntimeError: Errors in loading. It is so.")
-
-
 def test_the_cause_among_restarted_replicas_is_the_root_of_the_newest_failures():
     facts = [
         changed(1, "worker-1", "failed", signal=9),

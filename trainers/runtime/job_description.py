@@ -35,8 +35,9 @@ STORE_UNREACHED = 147
 so these restarts count for restart_limit unless the store is known to have answered a replica of the job before."""
 
 STORE_SECONDS = 600.0
-"""Seconds for which a replica waits for an object store that is away: at its start, and when it saves the model. Then
-it ends with STORE_AWAY or STORE_UNREACHED, and is restarted."""
+"""Seconds for which a replica or a step waits for an object store that is away. A replica waits at its start, and when
+it saves the model. Then it ends with STORE_AWAY or STORE_UNREACHED, and is restarted. A step waits as long to read what
+its replicas have stored. Then it fails."""
 
 PROGRAM_CODE_RESERVED = 204
 """Exit code of a replica whose program ended with STORE_AWAY or STORE_UNREACHED by itself."""

@@ -63,7 +63,7 @@ class RankLines:
         self._begun: dict[str, str] = {}
 
     def join(self, line: str) -> list[str]:
-        """Return the lines that a line of the launcher completes, each with one tag at its begin.
+        """Return the lines that a line of the launcher completes, each with one tag at its beginning.
 
         Text before the first tag is a line of the launcher itself.
         """

@@ -58,12 +58,14 @@ class TrainingFailed(Exception):
     """A training ended without a model. The text has the last log lines of the replica that failed, and the cause.
 
     Attributes:
+        cause: The text with the frames of tracebacks, which the step's log has among the lines of the replica.
         status: Status of the job when it failed.
         metrics: Metrics of the epochs and steps that were finished by then, by replica.
     """
 
-    def __init__(self, cause: str, status: JobStatus, metrics: Metrics) -> None:
-        super().__init__(cause)
+    def __init__(self, text: str, cause: str, status: JobStatus, metrics: Metrics) -> None:
+        super().__init__(text)
+        self.cause = cause
         self.status = status
         self.metrics = metrics
 
@@ -179,7 +181,7 @@ def _judge(
         # A store that does not answer must not delay the cause.
         saved = call_within(METRICS_SECONDS, lambda: _saved_if_readable(description))
         if not saved:
-            raise training_failure(failure_cause(status), status, description)
+            raise training_failure(failure_cause(status, frames=False), status, description, failure_cause(status))
         event = JobEvent(clock(), f"the model is complete, so the training has succeeded: {description.model_uri}")
         on_fact(event)
         happened = moment(status.ended) if status.ended else None
@@ -196,17 +198,20 @@ def _judge(
     return status, model
 
 
-def training_failure(cause: str, status: JobStatus, description: JobDescription) -> TrainingFailed:
+def training_failure(
+    text: str, status: JobStatus, description: JobDescription, cause: str | None = None
+) -> TrainingFailed:
     """Return the error of a job that was started and has left no model.
 
     Args:
-        cause: Why it failed.
+        text: Why it failed, without the frames of tracebacks.
         status: Its status.
         description: Its description, which has the place of its metrics. If the object store does not answer within
             `METRICS_SECONDS`, the error has no metrics.
+        cause: The text with the frames of tracebacks. Default: None, there are none.
     """
     metrics = call_within(METRICS_SECONDS, lambda: read_metrics(description.metrics_uri))
-    return TrainingFailed(cause, status, metrics or {})
+    return TrainingFailed(text, text if cause is None else cause, status, metrics or {})
 
 
 def follow_job(runner: Runner, job: TrainingJob, on_fact: Callable[[Fact], object]) -> JobStatus:

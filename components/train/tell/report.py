@@ -45,7 +45,8 @@ class JobPage:
         outcome: How it ended, such as "succeeded after 1 min 2 s".
         job: Name of the job.
         cause: Why it failed, in a few sentences; "" if it succeeded.
-        last_lines: Last log lines of the replica that failed first; "" if there are none.
+        last_lines: Last log lines of the replica that failed first, with the frames of tracebacks; "" if there are
+            none.
         facts: Label and value of the job's most important numbers.
         curves: One chart for each measure that replicas recorded, at most `MAX_CURVES`.
         measure_count: Number of all measures.

@@ -25,7 +25,7 @@ class TrainingSummary:
         namespace: Namespace of the step; "" outside of a pod.
         labels: `TrainingJob.labels`: run, task, sub-pipeline, iteration.
         replicas: Names of the replicas.
-        created: Begin of the job in seconds since 1970.
+        created: Start of the job in seconds since 1970.
         folder: URI of the folder with checkpoints, metrics, log and report.
         model: URI of the model.
         state: State of the training.

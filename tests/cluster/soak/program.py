@@ -25,7 +25,7 @@ def fit(
         model_dir: Folder of the model.
         checkpoint_dir: Folder of the checkpoint, which is stored after each epoch.
         metrics_dir: Folder of the metrics.
-        seed: Begin of the chain.
+        seed: Start of the chain.
         epochs: Number of epochs.
         rows: Number of rows of an epoch.
         seconds: Duration of a row.

@@ -111,44 +111,71 @@ def exception_line(lines: Sequence[str]) -> str:
     return ""
 
 
-def lines_of_cause(lines: Sequence[str], usual: int) -> Sequence[str]:
+def lines_of_cause(lines: Sequence[str], usual: int, *, frames: bool) -> list[str]:
     """Return the last lines of a replica, more of them if they would begin within its last exception.
 
-    The frames of tracebacks are left out, since the log of the step has shown them.
-
-    Of an exception with a longer text, the beginning is returned.
+    The frames of tracebacks are not counted. If an exception, with those that led to it, has more than 2 * `usual`
+    lines, "…" stands for the text of those that led to it. If it has more lines alone, "…" stands for its end.
 
     Args:
         lines: The known lines.
         usual: Number of lines to return otherwise.
+        frames: Whether to return the frames of tracebacks.
     """
-    shown = list(_without_frames(lines))
-    plain = [re.sub(f"^{_RANK} ?", "", line) for line in shown]
+    kept = [number for number, is_frame in enumerate(_are_frames(lines)) if not is_frame]
+    if not kept:
+        return list(lines[-usual:]) if frames else []
+    first, *rest = _parts_of_cause([re.sub(f"^{_RANK} ?", "", lines[number]) for number in kept], usual)
+
+    def part(numbers: range) -> list[str]:
+        if not frames:
+            return [lines[kept[number]] for number in numbers]
+        # The known lines may begin with frames.
+        starts = [0, *kept[1:], len(lines)]
+        return list(lines[starts[numbers.start] : starts[numbers.stop]])
+
+    return part(first) + [line for numbers in rest for line in ("…", *part(numbers))]
+
+
+def _parts_of_cause(plain: Sequence[str], usual: int) -> list[range]:
+    """Return the numbers of the lines to return, in parts that "…" separates. See `lines_of_cause`.
+
+    Args:
+        plain: The lines without frames and without what launchers add.
+        usual: Number of lines to return if they begin outside of the last exception.
+    """
+    count, most = len(plain), 2 * usual
+    begin = max(0, count - usual)
     starts = [number for number, line in enumerate(plain) if line.startswith(_FIRST_LINE)]
-    begin = max(0, len(shown) - usual)
     if not starts:
-        return shown[begin:]
-    first = starts.pop()
-    end = first + 2  # The first line is followed by the name of the exception, whose text may have more lines.
-    while end < len(plain) and plain[end].startswith((" ", "\t")):
+        return [range(begin, count)]
+    first = last = starts.pop()
+    end = last + 2  # The first line is followed by the name of the exception, whose text may have more lines.
+    while end < count and plain[end].startswith((" ", "\t")):
         end += 1
+    joint = last
     # With the exceptions that led to it.
-    while starts and any(line.startswith(_CHAINED) for line in plain[starts[-1] : first]):
+    while starts and (joints := [number for number in range(starts[-1], first) if plain[number].startswith(_CHAINED)]):
+        joint = joints[-1] if first == last else joint
         first = starts.pop()
     if not first < begin < end:
-        return shown[begin:]
-    return shown[first:] if len(shown) - first <= 2 * usual else [*shown[first : first + 2 * usual - 1], "…"]
+        return [range(begin, count)]
+    if count - first <= most:
+        return [range(first, count)]
+    if count - joint < most:
+        return [range(first, first + most - 1 - (count - joint)), range(joint, count)]
+    return [range(last, last + most - 1), range(0)] if count - last > most else [range(last, count)]
 
 
-def _without_frames(lines: Iterable[str]) -> Iterator[str]:
-    """Yield log lines without the frames of tracebacks, each of which may have source lines."""
+def _are_frames(lines: Iterable[str]) -> Iterator[bool]:
+    """Yield for each log line whether it is of a frame of a traceback, each of which may have source lines."""
     source = ""
     for line in lines:
         if frame := _FRAME.match(line):
             source = rf"{_RANK}{re.escape(frame['indent'])}    "
         elif not source or not re.match(source, line):
             source = ""
-            yield line
+        yield bool(source)
 
 
 def was_killed(end: ReplicaChanged) -> bool:

@@ -12,7 +12,8 @@ from kfp_distributed.components.train.run.facts import LogLine, ReplicaChanged, 
 from kfp_distributed.trainers.runtime.monitoring.progress import parse_progress
 
 LAST_LINES = 200
-"""Number of log lines that are kept for each replica: the frames and the text of most exceptions have fewer."""
+"""Number of log lines that are kept for each replica: the frames and the text of most exceptions have fewer. If the
+text of an exception has more, the cause of the failure does not name the exception."""
 
 _SHOWN_LINES = 20
 """So many of them are in the cause of a failure, or more if they would begin within an exception."""
@@ -74,9 +75,9 @@ def add_output(replica: ReplicaStatus, output: Sequence[LogLine | ReplicaSample]
     )
 
 
-def shown_lines(replica: ReplicaStatus) -> Sequence[str]:
-    """Return the last lines of a replica for the cause of its failure."""
-    return lines_of_cause(replica.tail, _SHOWN_LINES)
+def shown_lines(replica: ReplicaStatus, *, frames: bool) -> list[str]:
+    """Return the last lines of a replica for the cause of its failure, with or without the frames of tracebacks."""
+    return lines_of_cause(replica.tail, _SHOWN_LINES, frames=frames)
 
 
 def without_output(replica: ReplicaStatus) -> ReplicaStatus:

@@ -56,7 +56,7 @@ class JobStatus:
         slots_per_worker: Number of processes of each replica that trains.
         started: Time at which this process began to follow the job, of `clock`. Time budgets go by it.
         created: Time at which the job began. It is before `started` if this process has adopted the job.
-        attempt: Begin of the current start of the replicas. It is the latest of: the start of the job, the last
+        attempt: Time of the current start of the replicas. It is the latest of: the start of the job, the last
             restart of all replicas, and the time when the last of them had its node, image and packages.
         replicas: All replicas by name.
         running: Time when all replicas were running for the first time; None before.
@@ -196,8 +196,13 @@ def describe(fact: Fact) -> str:
     return f"{fact.replica}: {fact.state}" + (f" ({how})" if how else "")
 
 
-def failure_cause(status: JobStatus) -> str:
+def failure_cause(status: JobStatus, *, frames: bool = True) -> str:
     """Return why an ended job failed.
+
+    Args:
+        status: Status of the job.
+        frames: Whether its log lines include the frames of tracebacks. Default: True. Set it to False for a log that
+            has all lines of the replicas already.
 
     Returns:
         The last log lines of the replica that failed first, then one line with the first failure, the failures that
@@ -220,10 +225,13 @@ def failure_cause(status: JobStatus) -> str:
         shown, first = [worker, root], f"{first}, as a process of {worker.replica} did"
     # A program that did not end by itself may have handled an exception before.
     ended_by_itself = root.exit_code is not None and not root.preempted and not was_killed(root)
-    shown_tails = [(replica.replica, shown_lines(replica)) for replica in shown]
-    exceptions = [exception_line(tail) for _, tail in shown_tails if ended_by_itself]
+    exceptions = [exception_line(shown_lines(replica, frames=True)) for replica in shown if ended_by_itself]
     first = ": ".join([first, *list(filter(None, exceptions))[:1]]).rstrip(".")
-    lines = [str(LogEntry(moment(root), "ERROR", name, line)) for name, tail in shown_tails for line in tail]
+    lines = [
+        str(LogEntry(moment(root), "ERROR", replica.replica, line))
+        for replica in shown
+        for line in shown_lines(replica, frames=frames)
+    ]
     return "\n".join([*lines, " ".join([f"{first}.", *sentences])])
 
 

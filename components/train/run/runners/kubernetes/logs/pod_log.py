@@ -251,5 +251,5 @@ class LogReader:
 
 
 def _time_of(stamp: Stamp | None, size: int) -> float | None:
-    """Return the time of text that ends `size` bytes after the begin of a line; None if unknown."""
+    """Return the time of text that ends `size` bytes after the beginning of a line; None if unknown."""
     return stamp[0] + float(b"0." + stamp[1]) if stamp and size <= _PART_BYTES else None
