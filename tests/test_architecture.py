@@ -216,7 +216,7 @@ KUBERNETES_ROOMS = (
 TRAINERS_LAYERS = (
     ("programs", "training_parameters"),
     ("runtime",),
-    ("onnx_inputs", "resumed_network", "rows", "sync"),
+    ("logged_values", "onnx_inputs", "resumed_network", "rows", "sync"),
     ("epochs",),
     ("keras_training", "torch_training"),
     (
@@ -228,6 +228,7 @@ TRAINERS_LAYERS = (
         "torch_horovod",
         "torch_rows",
     ),
+    ("hugging_face",),
 )
 """The content of a train_specification, the runtime of every replica, and the trainers with their public modules."""
 
