@@ -216,7 +216,7 @@ KUBERNETES_ROOMS = (
 TRAINERS_LAYERS = (
     ("programs", "training_parameters"),
     ("runtime",),
-    ("logged_values", "onnx_inputs", "resumed_network", "rows", "sync"),
+    ("language_rows", "logged_values", "onnx_inputs", "resumed_network", "rows", "sync"),
     ("epochs",),
     ("keras_training", "torch_training"),
     (

@@ -37,15 +37,17 @@ def prepare_data(
             (.csv.gz, .jsonl.zst). Hidden files and files of operating systems are left out, with a warning. A folder's
             address must be a path or an s3:// address. Examples: "s3://data/flowers.csv", "https://example.com/flowers.parquet".
         label_column: Name of the column or array to predict. For "digits" and for folders of images, the label gets
-            this name. Example: "species". Default: "label". Empty means that there is nothing to predict.
+            this name. Example: "species". Default: "label". Empty means that there is nothing to predict. Without a
+            column "label", rows of conversations ("messages" or "conversations"), "prompt" and "completion",
+            "instruction" and "output", or "text" are kept for language models.
         task: What is predicted. Allowed values: "classification" (a class of texts or whole numbers), "regression" (a
             number), "none" (nothing: all columns keep their types, for functions of your own) and "auto": regression
             for numbers with fractions or more than 100 different whole numbers, else classification, and none without a
             label_column. The log says what was chosen and why. Default: "auto".
         columns: Kinds of columns that are not to be guessed, by name: "number", "category" (also of integer codes),
-            "date", "text", "binary", "list<float>", "list<int>" or "list<text>". Texts, binary values and lists are
-            kept as they are, for functions of your own. After "date" may be a format of Python's strptime. Example:
-            {"zip": "category", "review": "text", "sold_on": "date %d/%m/%Y"}. Default: {}.
+            "date", "text", "binary", "list<float>", "list<int>", "list<text>" or "conversation". Texts, binary values,
+            lists and conversations are kept as they are, for functions of your own. After "date" may be a format of
+            Python's strptime. Example: {"zip": "category", "review": "text", "sold_on": "date %d/%m/%Y"}. Default: {}.
         drop_columns: Names of the columns that are neither inputs nor the label, such as IDs. Example: ["id", "name"].
             Default: no columns.
         split: How the rows are divided. Keys: "validation_fraction" and "test_fraction" (fraction of the rows for that

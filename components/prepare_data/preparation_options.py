@@ -18,7 +18,17 @@ MAXIMUM_SHARDS = 512
 Missing = Literal["impute", "drop", "refuse", "keep"]
 """What becomes of values that are missing."""
 
-DECLARED_KINDS = ("number", "category", "date", "text", "binary", "list<float>", "list<int>", "list<text>")
+DECLARED_KINDS = (
+    "number",
+    "category",
+    "date",
+    "text",
+    "binary",
+    "list<float>",
+    "list<int>",
+    "list<text>",
+    "conversation",
+)
 DeclaredKind = str
 """Kind of a column that a user has declared: one of DECLARED_KINDS, or "date FORM" with a form of dates."""
 
@@ -50,6 +60,7 @@ class Options:
             source or the dataset in like.
         image_shapes: Height, width and channels of columns of images that are not to be chosen by the images. The step
             itself sets them, from the first source or the dataset in like.
+        needed_texts: Kept texts that no row may lack. The step itself sets them, for rows of language models.
         time_form: Form of the dates of the time column; "" if its texts decide. The step itself sets it, from the first
             source.
     """
@@ -72,6 +83,7 @@ class Options:
     like: DatasetManifest | None = None
     inputs: tuple[str, ...] = ()
     image_shapes: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    needed_texts: tuple[str, ...] = ()
     time_form: str = ""
     rare_classes: Literal["refuse", "drop"] = "refuse"
 

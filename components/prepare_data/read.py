@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from kfp_distributed.components.prepare_data.columns.conversations import CONVERSATION
 from kfp_distributed.components.prepare_data.columns.dates import form_of
 from kfp_distributed.components.prepare_data.columns.source import Source, SplitBy
 from kfp_distributed.components.prepare_data.columns.split_times import time_type_of_sources
@@ -22,7 +23,7 @@ from kfp_distributed.components.prepare_data.sources.folder_splits import split_
 from kfp_distributed.components.prepare_data.sources.read_rows import ReadAgain, RejectedRows
 from kfp_distributed.components.prepare_data.sources.source_files import SourceFiles
 from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath
-from kfp_distributed.components.prepare_data.tables.open_source import lines_about_missing, open_source
+from kfp_distributed.components.prepare_data.tables.open_source import as_row_form, lines_about_missing, open_source
 from kfp_distributed.components.worker_pool.stored_tasks import StoredTasks
 from kfp_distributed.storage.dataset import Column, Task
 
@@ -86,9 +87,10 @@ def read_sources(
     sources, lines = split_sources(files)
     for line in lines:
         print(line, flush=True)
+    options, form = as_row_form(sources[""], options)
     codes: dict[str, str] = {}
     task: Task = options.task or ("classification" if options.label_column else "none")
-    reason = "the parameter task says so" if options.task else ""
+    reason = form or ("the parameter task says so" if options.task else "")
     logged: set[str] = set()
     attempt = 0
     if options.like:
@@ -195,14 +197,12 @@ def kept_types(source: Source, columns: Iterable[Column]) -> dict[str, pa.DataTy
 
 def _declared(columns: Iterable[Column]) -> dict[str, DeclaredKind]:
     """Return the kinds of columns, as a user would declare them."""
-    return {
-        column.name: kind
-        for column in columns
-        if (kind := _KINDS.get(column.dtype) if column.kind == "kept" else _kind(column))
-    }
+    return {column.name: kind for column in columns if (kind := _kind(column))}
 
 
 def _kind(column: Column) -> DeclaredKind | None:
+    if column.kind == "kept":
+        return CONVERSATION if column.source_type == CONVERSATION else _KINDS.get(column.dtype)
     if column.kind == "number":
         # Other rows may have few dates, whose form is not to be guessed from them.
         return f"date {form_of(column.source_type)}" if column.is_date else "number"

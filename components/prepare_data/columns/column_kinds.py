@@ -8,6 +8,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kfp_distributed.components.prepare_data.columns.conversations import CONVERSATION
 from kfp_distributed.components.prepare_data.columns.missing_texts import without_blanks_alone
 from kfp_distributed.components.prepare_data.columns.spelled_values import NUMBER
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind
@@ -41,6 +42,7 @@ KEPT_TYPES: Mapping[DeclaredKind, pa.DataType] = {
     "list<float>": pa.list_(pa.float32()),
     "list<int>": pa.list_(pa.int64()),
     "list<text>": pa.list_(pa.string()),
+    CONVERSATION: pa.string(),
 }
 """Types of declared columns that are kept as they are."""
 
@@ -81,7 +83,7 @@ def column_of(name: str, kind: TextKind | pa.DataType, shape: tuple[int, ...] = 
 def declared_column(name: str, kind: DeclaredKind) -> Column:
     """Return an input column whose kind the user has declared, without vocabulary and statistics."""
     if kind in KEPT_TYPES:
-        return Column(name, "kept", str(KEPT_TYPES[kind]))
+        return Column(name, "kept", str(KEPT_TYPES[kind]), source_type=CONVERSATION if kind == CONVERSATION else "")
     if kind == "category":
         return Column(name, "category", "int32")
     return Column(name, "number", "float32", source_type="date" if kind.startswith("date") else "")

@@ -19,6 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kfp_distributed.components.prepare_data.columns.column_kinds import cast, cast_kept, plain, texts_of
+from kfp_distributed.components.prepare_data.columns.conversations import (
+    CONVERSATION,
+    conversation_texts,
+    rows_without_text,
+)
 from kfp_distributed.components.prepare_data.columns.dates import (
     ISO,
     days,
@@ -96,6 +101,7 @@ class Source:
         has_given_kinds: Whether another source, or the dataset in like, decides the inputs and their kinds. Then no
             parameter changes them, and errors do not name one.
         decimal: Character before the fraction of a number in a text.
+        needed_texts: Names of kept texts that no row may lack.
     """
 
     columns: tuple[Column, ...]
@@ -113,6 +119,7 @@ class Source:
     file_of_row: Callable[[int], str] | None = None
     has_given_kinds: bool = False
     decimal: str = "."
+    needed_texts: tuple[str, ...] = ()
 
     def chunks(self, size: int = CHUNK_BYTES, run: RunTasks | None = None) -> list[Chunk]:
         """Return what tasks read. It depends on the files alone.
@@ -174,6 +181,8 @@ class Source:
                     rows[self.label] = converter.names(self.label, values)
             for column in self.columns:
                 rows[column.name] = converter.column(column, part[column.name], self.types.get(column.name))
+            for name in self.needed_texts:
+                converter.check_text(name, rows[name])
             if key is not None:
                 rows[SPLIT_KEY] = key
             batch = pa.record_batch(rows)
@@ -202,6 +211,8 @@ class _Converter:
 
     def column(self, column: Column, values: pa.Array, kept_type: pa.DataType | None) -> pa.Array:
         """Return the values of an input."""
+        if column.source_type == CONVERSATION:
+            return conversation_texts(column.name, values, self._add)
         if kept_type is not None:
             return self._kept(column.name, values, kept_type)
         if column.shape:
@@ -226,6 +237,11 @@ class _Converter:
                     "write it as a text, or write whole numbers below 2⁶³ in all rows",
                 )
         return texts_of(name, values, can_drop=not self._has_given_kinds)
+
+    def check_text(self, name: str, texts: pa.StringArray) -> None:
+        """Reject the rows that lack a text."""
+        for row in rows_without_text(texts):
+            self._add(row, name, "is empty: fill it in, or leave the row out")
 
     def numbers(self, name: str, values: pa.Array) -> pa.Array:
         """Return values as float64."""

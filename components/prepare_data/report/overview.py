@@ -27,6 +27,8 @@ _HISTOGRAMS = 24
 _MISSING = 30
 _PREDICTORS = 15
 _TEXT_LENGTH = 40
+# Of rows without a label, such as conversations, the texts are what matters.
+_LONG_TEXT_LENGTH = 300
 _SAMPLE_COLUMNS = 20
 _IMAGE_CLASSES = 10
 _IMAGES = 6
@@ -63,6 +65,7 @@ class OverviewPage:
         duplicates: Rows that occur in several splits.
         histograms: Distributions of the first columns of numbers.
         number_columns: Number of all columns of numbers.
+        lengths: Distributions of the words of the first columns of texts that are kept.
         columns: The inputs with the statistics of their numbers.
         sample_rows: Number of training rows that were sampled.
         training_rows: Number of all training rows.
@@ -81,6 +84,7 @@ class OverviewPage:
     duplicates: Table
     histograms: tuple[Chart, ...]
     number_columns: int
+    lengths: tuple[Chart, ...]
     columns: Table
     sample_rows: int
     training_rows: int
@@ -125,6 +129,7 @@ def overview_page(
         ),
         histograms=tuple(_histograms(profile.sample, train, numbers[:_HISTOGRAMS])),
         number_columns=len(numbers),
+        lengths=tuple(_lengths(profile.sample, train)),
         columns=Table(
             ("input", "kind", "missing", "mean", "standard deviation", "minimum", "maximum"),
             tuple(
@@ -230,14 +235,25 @@ def _histograms(sample: RowSample, manifest: DatasetManifest, columns: Sequence[
             yield histogram(title, edges, counts, y="values" if column.shape else "rows")
 
 
+def _lengths(sample: RowSample, manifest: DatasetManifest) -> Iterator[Chart]:
+    """Yield the distribution of the number of words of each column of texts."""
+    for name, words in [*sample.words.items()][:_HISTOGRAMS]:
+        edges, counts, outliers = count_bins(words[:, np.newaxis], sample.labels, manifest.label.classes)
+        if edges:
+            longest = f", {outliers:,} longer texts are not shown" if outliers else ""
+            title = f"Words of {name} (median {np.nanmedian(words):,.0f}, most {np.nanmax(words):,.0f}{longest})"
+            yield histogram(title, edges, counts, y="rows")
+
+
 def sample_table(sample: RowSample, manifest: DatasetManifest) -> Table:
     """Return some sampled rows: the label, and the first columns."""
     columns, label = manifest.columns[:_SAMPLE_COLUMNS], manifest.label
     encoded = [column for column in manifest.columns if column.kind != "kept"]
+    length = _TEXT_LENGTH if label.name else _LONG_TEXT_LENGTH
     rows = []
     for number, features in enumerate(sample.features[:SHOWN_ROWS]):
         texts = dict(zip((column.name for column in encoded), row_texts(encoded, features), strict=True))
-        texts |= {name: values[number][:_TEXT_LENGTH] for name, values in sample.kept.items()}
+        texts |= {name: values[number][:length] for name, values in sample.kept.items()}
         value = sample.labels[number]
         cells = [label.classes[value] if label.classes else f"{value:.6g}"] if label.name else []
         rows.append((*cells, *(texts[column.name] for column in columns)))

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kfp_distributed.components.prepare_data.columns.conversations import CONVERSATION, spoken_text, word_counts
 from kfp_distributed.components.prepare_data.columns.python_values import python_values
 from kfp_distributed.storage.dataset import Column, column_matrix
 
@@ -29,12 +30,14 @@ class RowSample:
         labels: Index of each row's class, or the number to predict; 0 without a label.
         total: Rows of which these are a sample.
         kept: Texts of the values of the kept columns, of the first rows alone.
+        words: Number of words of each row in kept columns of texts, [rows].
     """
 
     features: NDArray[np.float32]
     labels: NDArray[Any]
     total: int
     kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    words: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
     def columns(self, columns: Sequence[Column]) -> dict[str, NDArray[np.float32]]:
         """Return the values of each column, [rows, size of a value]. Kept columns are left out."""
@@ -91,9 +94,16 @@ class Sampler:
         features = np.hstack([np.empty((len(order), 0), np.float32), *numbers])
         labels = rows[self.label].to_numpy() if self.label else np.zeros(len(order), np.int32)
         first = pa.array(order[:SHOWN_ROWS])
-        kept = {
-            column.name: ["" if value is None else str(value) for value in python_values(rows[column.name].take(first))]
-            for column in self.columns
-            if column.kind == "kept"
+        columns = [column for column in self.columns if column.kind == "kept"]
+        kept = {column.name: _shown(column, rows[column.name].take(first)) for column in columns}
+        words = {
+            column.name: word_counts(rows[column.name], are_conversations=column.source_type == CONVERSATION)[order]
+            for column in columns
+            if column.dtype == "string"
         }
-        return RowSample(features[order], labels[order], self.rows, kept)
+        return RowSample(features[order], labels[order], self.rows, kept, words)
+
+
+def _shown(column: Column, values: pa.Array) -> list[str]:
+    show = spoken_text if column.source_type == CONVERSATION else str
+    return ["" if value is None else show(value) for value in python_values(values)]

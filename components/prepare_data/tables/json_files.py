@@ -1,7 +1,7 @@
 """Reads files of JSON Lines as batches of rows, and explains what is wrong with a line."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,9 @@ from kfp_distributed.components.prepare_data.tables.text_parts import first_read
 
 BLOCK_BYTES = 2**23
 """Bytes of a file that are parsed together, on all processors."""
+
+JSON_TEXT = pa.large_string()
+"""Type of a column that is read as the JSON texts of its values, whatever they are."""
 
 # Arrow parses so many bytes on one processor.
 _PARSED_BYTES = 2**20
@@ -98,8 +101,10 @@ def read_json(
         ValueError: The file is not JSON Lines.
     """
     first = 1
+    written = [name for name, kind in types.items() if kind == JSON_TEXT]
+    parsed = {name: kind for name, kind in types.items() if name not in written} or {"": pa.null()}
     for block in line_blocks(part):
-        parser = _Parser(block, types)
+        parser = _Parser(block, parsed)
         numbers = parser.numbers
         count_rows(parser.lines)
         if len(numbers):
@@ -108,8 +113,22 @@ def read_json(
             except ValueError:  # Also pa.ArrowInvalid and UnicodeDecodeError.
                 rows, numbers = parser.usable_rows(first, reject)
             note_keys(parser.other_keys)
+            if written:
+                rows = _with_texts(rows, block.split(b"\n"), numbers, written).select([*types])
             yield Rows(rows, first + numbers)
         first += parser.lines
+
+
+def _with_texts(
+    rows: pa.RecordBatch, lines: Sequence[bytes], numbers: NDArray[np.int64], names: Sequence[str]
+) -> pa.RecordBatch:
+    """Return rows with the JSON texts of some more of their values. `numbers` are those of their lines from 0."""
+    objects_of_rows = [json.loads(lines[number]) for number in numbers.tolist()]
+    for name in names:
+        values = [row.get(name) for row in objects_of_rows]
+        texts = [None if value is None else json.dumps(value) for value in values]
+        rows = rows.append_column(name, pa.array(texts, pa.string()))
+    return rows
 
 
 class _Parser:

@@ -13,6 +13,7 @@ from kfp_distributed.components.prepare_data.columns.column_kinds import (
     declared_column,
     kept_type_of_texts,
 )
+from kfp_distributed.components.prepare_data.columns.conversations import CONVERSATION
 from kfp_distributed.components.prepare_data.columns.date_columns import find_forms, open_dates
 from kfp_distributed.components.prepare_data.columns.dates import are_dates
 from kfp_distributed.components.prepare_data.columns.split_times import time_type
@@ -21,7 +22,14 @@ from kfp_distributed.components.prepare_data.sources.chunks import CountRows, Fi
 from kfp_distributed.components.prepare_data.sources.left_out import lines_about_keys
 from kfp_distributed.components.prepare_data.sources.read_rows import Reject, Rows, ignore, read_errors, read_rows
 from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath
-from kfp_distributed.components.prepare_data.tables.json_files import fit, json_parts, line_blocks, objects, read_json
+from kfp_distributed.components.prepare_data.tables.json_files import (
+    JSON_TEXT,
+    fit,
+    json_parts,
+    line_blocks,
+    objects,
+    read_json,
+)
 from kfp_distributed.components.prepare_data.tables.table_format import Chosen
 from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
 from kfp_distributed.storage.dataset import Column, Task
@@ -128,12 +136,14 @@ class JsonTable:
             yield from (rows for rows, _ in read_rows(file.name, parts))
 
     def _column(self, name: str, kind: pa.DataType, *, is_date: bool, is_kept: bool) -> Column:
-        if _has_objects(kind):
+        declared = self._options.columns.get(name)
+        if _has_objects(kind) and declared != CONVERSATION:
             raise ValueError(
                 f"column {name!r} has objects ({{...}}) inside the object of a line: write their values into keys of "
-                "their own (jq: . + .KEY | del(.KEY)) or as a JSON text, or leave the column out (drop_columns)"
+                "their own (jq: . + .KEY | del(.KEY)) or as a JSON text, or leave the column out (drop_columns). Lists "
+                f'of messages are kept by columns={{{name!r}: "{CONVERSATION}"}}'
             )
-        if declared := self._options.columns.get(name):
+        if declared:
             return declared_column(name, declared)
         if is_date:
             return column_of(name, "date", is_kept=is_kept)
@@ -241,6 +251,8 @@ def _with_fractions(kind: pa.DataType) -> pa.DataType:
 
 def _read_type(kind: pa.DataType, declared: DeclaredKind | None) -> pa.DataType:
     """Return the type in which values are read that become numbers, categories, labels or declared kinds."""
+    if declared == CONVERSATION:
+        return JSON_TEXT
     if pa.types.is_string(kind):
         return kind  # The conversion of a declared kind reads numbers, dates and lists from texts.
     if declared == "list<float>":

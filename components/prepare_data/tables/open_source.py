@@ -16,11 +16,18 @@ from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.columns.column_kinds import column_of, declared_column, first_texts
 from kfp_distributed.components.prepare_data.columns.column_names import input_names
+from kfp_distributed.components.prepare_data.columns.conversations import CONVERSATION, row_form
 from kfp_distributed.components.prepare_data.columns.date_columns import DateForms, find_forms, open_dates
 from kfp_distributed.components.prepare_data.columns.source import Source
 from kfp_distributed.components.prepare_data.columns.split_times import time_type
 from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.components.prepare_data.sources.chunks import CountRows, FilePart, ignore_count, image_parts
+from kfp_distributed.components.prepare_data.sources.chunks import (
+    CountRows,
+    FilePart,
+    ignore_count,
+    image_parts,
+    whole_file,
+)
 from kfp_distributed.components.prepare_data.sources.folder_splits import splits_of
 from kfp_distributed.components.prepare_data.sources.left_out import LeftOut, lines_about_files
 from kfp_distributed.components.prepare_data.sources.npz_file import DAMAGED, array_names, read_arrays
@@ -38,6 +45,7 @@ from kfp_distributed.components.prepare_data.sources.stored_files import SourceP
 from kfp_distributed.components.prepare_data.tables.arrow_table import ArrowTable
 from kfp_distributed.components.prepare_data.tables.csv_table import CsvTable
 from kfp_distributed.components.prepare_data.tables.image_files import Images
+from kfp_distributed.components.prepare_data.tables.json_files import JSON_TEXT
 from kfp_distributed.components.prepare_data.tables.json_table import JsonTable
 from kfp_distributed.components.prepare_data.tables.schema_table import ParquetTable
 from kfp_distributed.components.prepare_data.tables.table_format import TableFormat
@@ -126,6 +134,59 @@ def open_source(
             file_of_row=pixels.name_of_row,
         )
     return replace(opened, notes=(*lines_about_files(left_out), *opened.notes))
+
+
+def as_row_form(source: SourcePath | SourceFiles | None, options: Options) -> tuple[Options, str]:
+    """Return the options by which rows for language models are read, and a line about them.
+
+    They are such rows if there is no column of the default label, and there are the columns of one of `FORMS`. Then
+    these, and those that the user has declared, are kept.
+
+    Returns:
+        The same options and "" for other rows.
+
+    Raises:
+        ValueError: The first file is damaged.
+    """
+    if source is None or options.label_column != DEFAULT_LABEL or options.task not in (None, "none") or options.like:
+        return options, ""
+    files = (source if isinstance(source, SourceFiles) else splits_of(source)[""]).files
+    files = tuple(file for file in files if not _has_no_byte(file))[:1]
+    table = _table_format({ending(file) for file in files}, options, files)
+    if not table:
+        return options, ""
+    with read_errors(files[0].name):
+        names = table.names(files[0])
+        form = row_form(names) if DEFAULT_LABEL not in names else None
+        if not form:
+            return options, ""
+        conversations = {name for name in form.conversations if _has_lists(table, files[0], name)}
+    used = [name for name in (*form.columns, *form.optional) if name in names]
+    kinds = {name: CONVERSATION if name in conversations else "text" for name in used}
+    others = [name for name in names if name not in {*used, *options.columns}]
+    left_out = [name for name in others if name not in (options.group_column, options.time_column)]
+    line = f"rows for language models of the form {form.name}: kept are {', '.join((*used, *options.columns))}"
+    if left_out:
+        line += f"; left out are {', '.join(left_out)}. To keep one, name its kind in columns"
+    needed = tuple(name for name in form.needed if name not in conversations)
+    changed = replace(
+        options,
+        label_column="",
+        columns={**kinds, **options.columns},
+        drop_columns=(*options.drop_columns, *(name for name in left_out if name not in options.drop_columns)),
+        needed_texts=needed,
+    )
+    return changed, line
+
+
+def _has_lists(table: TableFormat, file: SourcePath, name: str) -> bool:
+    """Return whether the first value of a column is a list, or the JSON text of one."""
+    for rows, _ in table.read(whole_file(file), {name: JSON_TEXT}, ignore):
+        values = rows[name].drop_null()
+        if len(values):
+            is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
+            return str(values[0]).startswith("[") if is_text else bool(pa.types.is_nested(values.type))
+    return False
 
 
 def _has_no_byte(file: SourcePath) -> bool:

@@ -71,6 +71,7 @@ def table_source(
         table,
         has_given_kinds=bool(options.inputs),
         decimal=chosen.decimal,
+        needed_texts=options.needed_texts,
     )
 
 

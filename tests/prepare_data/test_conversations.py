@@ -1,0 +1,190 @@
+"""Rows for language models: their forms in all formats, what is refused, and what the overview shows."""
+
+import csv
+import json
+import re
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kfp_distributed.components.prepare_data.columns.conversations import conversation_texts
+
+pytestmark = pytest.mark.takes(8)
+
+ROWS = range(60)
+
+
+def turn(number, question="role", text="content", names=("user", "assistant")):
+    return [
+        {question: names[0], text: f"What is {number} + 1?"},
+        {question: names[1], text: f"It is {number + 1}. Ünd"},
+    ]
+
+
+PROMPTS = [{"prompt": f"What is {i}?", "completion": f" It is {i}."} for i in ROWS]
+FORMS = {
+    "messages": ([{"messages": turn(i)} for i in ROWS], "messages"),
+    "ShareGPT": ([{"conversations": turn(i, "from", "value", ("human", "gpt"))} for i in ROWS], "conversations"),
+    "prompt and completion": (PROMPTS, "prompt, completion"),
+    "Alpaca": (
+        [{"instruction": f"Add 1 to {i}", "input": "x" * (i % 2), "output": f"{i + 1}"} for i in ROWS],
+        "instruction, output, input",
+    ),
+    "text": ([{"text": f"Number {i} is next to {i + 1}."} for i in ROWS], "text"),
+}
+
+
+def write(rows, file):
+    """Write rows in the format of the file's name. CSV has lists as JSON texts."""
+    if file.suffix == ".jsonl":
+        file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    elif file.suffix == ".csv":
+        with file.open("w", newline="") as stream:
+            writer = csv.DictWriter(stream, [*dict.fromkeys(name for row in rows for name in row)])
+            writer.writeheader()
+            writer.writerows(
+                {name: json.dumps(v) if isinstance(v, list) else v for name, v in row.items()} for row in rows
+            )
+    elif file.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), file)
+    else:
+        table = pa.Table.from_pylist(rows)
+        with pa.ipc.new_stream(file, table.schema) as stream:
+            stream.write_table(table)
+    return file
+
+
+def splits(tmp_path, manifests, name="out"):
+    """Return the rows of each split."""
+    return {
+        split: [row for shard in m.shards for row in pq.read_table(tmp_path / name / split / shard.path).to_pylist()]
+        for split, m in manifests.items()
+    }
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_form_of_the_rows_is_found_in_all_formats_and_gives_equal_datasets(form, run, tmp_path, capsys):
+    rows, columns = FORMS[form]
+    found = {}
+    for ending in ("jsonl", "parquet", "arrow", "csv"):
+        with_id = [{**row, "id": number} for number, row in enumerate(rows)]
+        manifests = run(write(with_id, tmp_path / f"data.{ending}"), ending)
+        found[ending] = splits(tmp_path, manifests, ending)
+        text = f"task: none, because rows for language models of the form {form}: kept are {columns}; left out are id."
+        assert text in capsys.readouterr().out
+        kinds = {column.name: column.source_type for column in manifests["train"].columns}
+        assert kinds == dict.fromkeys(columns.split(", "), "conversation" if form in ("messages", "ShareGPT") else "")
+    if form == "Alpaca":  # An empty cell of CSV is missing.
+        for row in (row for rows in found["jsonl"].values() for row in rows):
+            row["input"] = row["input"] or None
+        assert found.pop("csv") == found["jsonl"]
+        assert found["parquet"] == found["arrow"]
+        return
+    assert found["csv"] == found["parquet"] == found["arrow"] == found["jsonl"]
+    if form in ("messages", "ShareGPT"):
+        texts = [row[columns] for rows in found["jsonl"].values() for row in rows]
+        assert sorted(texts) == sorted(json.dumps(turn(i), ensure_ascii=False) for i in ROWS)
+
+
+def test_conversations_may_be_prompts_and_completions(run, tmp_path):
+    rows = [{"prompt": turn(i)[:1], "completion": turn(i)[1:]} for i in ROWS]
+    manifests = run(write(rows, tmp_path / "data.jsonl"))
+    assert [column.source_type for column in manifests["train"].columns] == ["conversation"] * 2
+    assert json.loads(splits(tmp_path, manifests)["test"][0]["prompt"])[0]["role"] == "user"
+
+
+def test_conversations_of_a_group_stay_in_one_split(run, tmp_path):
+    rows = [{"messages": turn(i), "customer": i % 7} for i in ROWS]
+    manifests = run(write(rows, tmp_path / "data.jsonl"), group_column="customer", test_fraction=0.3)
+    found = splits(tmp_path, manifests)
+    customers = [{int(row["messages"].split(" + ")[0].split()[-1]) % 7 for row in rows} for rows in found.values()]
+    assert sum(map(len, customers)) == 7
+
+
+def test_other_columns_and_other_labels_are_read_as_before(run, tmp_path):
+    rows = [{**row, "kind": "ab"[i % 2], "text": f"t {i % 3}"} for i, row in enumerate(PROMPTS)]
+    file = write(rows, tmp_path / "data.jsonl")
+    assert run(file, "label", label_column="kind", columns={"prompt": "text"})["train"].label.task == "classification"
+    manifests = run(file, "none", label_column="", task="none")
+    assert [column.name for column in manifests["train"].columns] == ["prompt", "completion", "kind", "text"]
+    manifests = run(file, "kept", columns={"kind": "category"})
+    assert [column.name for column in manifests["train"].columns] == ["prompt", "completion", "kind"]
+
+
+def test_a_declared_conversation_may_have_any_name_and_other_datasets_are_read_like_it(run, tmp_path):
+    rows = [{"chat": turn(i), "label": "ab"[i % 2]} for i in ROWS]
+    file = write(rows, tmp_path / "data.jsonl")
+    first = run(file, "first", columns={"chat": "conversation"}, drop_columns=())["train"]
+    second = run(file, "second", like=first, validation_fraction=0, test_fraction=1.0)["test"]
+    assert second.columns == first.columns
+    with pytest.raises(ValueError, match=r"kept by columns=\{'chat': \"conversation\"\}"):
+        run(file, "third", label_column="label")
+
+
+def message(role, content="x", **others):
+    return {"role": role, "content": content, **others}
+
+
+GOOD = [message("user"), message("assistant")]
+CALLS = [message("user"), {"role": "assistant", "tool_calls": [{"name": "f"}]}, message("tool"), message("assistant")]
+FAULTS = {
+    "missing": (None, "is missing, and no list of messages"),
+    "empty": ([], "is an empty list, and no list of messages"),
+    "text": ("hello", "is 'hello', and no list of messages"),
+    "no object": ([*GOOD, "x"], "has 'x' as message 3"),
+    "role": ([message("boss"), *GOOD], "has the role 'boss' in message 1; allowed are system, developer, user, "),
+    "no role": ([{"text": "x"}], "has no role in message 1, whose keys are text"),
+    "no answer": ([message("user"), message("assistant", " ")], "has an empty answer in message 2, of the assistant"),
+    "no content": ([{"role": "user"}, message("assistant")], "has an empty content in message 1, of the user"),
+    "number": ([message("user", 3), message("assistant")], "has the content 3 in message 1"),
+    "end": ([*GOOD, message("user")], "ends with a message of the user"),
+    "system": ([*GOOD, message("system"), message("assistant")], "has a message of the system after the first one"),
+    "tool": (
+        [message("user"), message("tool"), message("assistant")],
+        "has a message of a tool that no assistant has called",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_is_no_conversation_is_refused_with_its_line(fault, run, tmp_path):
+    value, text = FAULTS[fault]
+    rows = [{"messages": turn(i)} for i in ROWS]
+    file = write([*rows[:40], {"messages": value}, *rows[40:]], tmp_path / "data.jsonl")
+    with pytest.raises(ValueError, match=rf"^row 41 of data\.jsonl: 'messages' {re.escape(text)}"):
+        run(file)
+    manifests = run(file, "skipped", on_bad_row="skip")
+    assert sum(manifest.rows for manifest in manifests.values()) == len(ROWS)
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet", "csv"])
+@pytest.mark.parametrize("empty", ["", "  ", None])
+@pytest.mark.parametrize("column", ["prompt", "completion"])
+def test_an_empty_answer_is_refused_in_all_formats(ending, empty, column, run, tmp_path):
+    rows = [*PROMPTS[:40], {**PROMPTS[40], column: empty}, *PROMPTS[41:]]
+    with pytest.raises(ValueError, match=f"{column}.*is empty: fill it in, or leave the row out"):
+        run(write(rows, tmp_path / f"data.{ending}"))
+
+
+def test_calls_of_tools_and_other_keys_are_kept_and_gaps_of_parquet_are_not():
+    problems = []
+    conversations = [CALLS, [message("user", name="Ann"), message("assistant")]]
+    values = pa.array(conversations)
+    texts = conversation_texts("messages", values, lambda *problem: problems.append(problem))
+    assert problems == []
+    assert [json.loads(text) for text in texts.to_pylist()] == conversations
+
+
+def test_half_a_character_is_no_text():
+    problems = []
+    values = pa.array([json.dumps([message("user", "\ud800"), message("assistant")])])
+    conversation_texts("messages", values, lambda *problem: problems.append(problem))
+    assert problems == [(0, "messages", "has '\\ud800', which is half of a character: write the whole character")]
+
+
+def test_the_overview_shows_lengths_and_examples(run, tmp_path):
+    run(write([{"messages": turn(i)} for i in ROWS], tmp_path / "data.jsonl"))
+    page = (tmp_path / "out" / "overview.html").read_text()
+    assert "Words of messages (median 9, most 9)" in page
+    assert "user: What is" in page

@@ -1,0 +1,54 @@
+"""Rows for language models as trl takes them."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from kfp_distributed.components.prepare_data.preparation_options import Options
+from kfp_distributed.components.prepare_data.prepare import prepare
+from kfp_distributed.trainers.language_rows import language_rows
+
+QUESTION, ANSWER = {"role": "user", "content": "What?"}, {"role": "assistant", "content": "That."}
+SHARED = [{"from": "human", "value": "What?"}, {"from": "gpt", "value": "That."}]
+CASES = {
+    "messages": ({"messages": [QUESTION, ANSWER]}, {"messages": [QUESTION, ANSWER]}),
+    "ShareGPT": ({"conversations": SHARED, "id": 1}, {"messages": [QUESTION, ANSWER]}),
+    "texts": ({"prompt": "What?", "completion": " That."}, {"prompt": "What?", "completion": " That."}),
+    "lists": ({"prompt": [QUESTION], "completion": [ANSWER]}, {"prompt": [QUESTION], "completion": [ANSWER]}),
+    "Alpaca": (
+        {"instruction": "What?", "output": "That."},
+        {"prompt": [QUESTION], "completion": [ANSWER]},
+    ),
+    "Alpaca with an input": (
+        {"instruction": "Add", "input": "1, 2", "output": "That."},
+        {"prompt": [{"role": "user", "content": "Add\n\n1, 2"}], "completion": [ANSWER]},
+    ),
+    "text": ({"text": "What? That."}, {"text": "What? That."}),
+}
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    """A function that prepares 20 equal rows and returns the folder of the training dataset."""
+
+    def prepare_rows(row, **options):
+        (tmp_path / "data.jsonl").write_text(f"{json.dumps(row)}\n" * 20)
+        names = ("train", "validation", "test")
+        outputs = {n: SimpleNamespace(path=str(tmp_path / n), uri=str(tmp_path / n), metadata={}) for n in names}
+        prepare(str(tmp_path / "data.jsonl"), Options(**options), outputs, str(tmp_path / "overview.html"), {})
+        return tmp_path / "train"
+
+    return prepare_rows
+
+
+@pytest.mark.parametrize("form", CASES)
+def test_rows_of_each_form(form, prepared):
+    row, expected = CASES[form]
+    assert language_rows(str(prepared(row))) == [expected] * 16
+
+
+def test_other_columns_are_refused(prepared):
+    folder = prepared({"a": "x", "b": "y"}, label_column="")
+    with pytest.raises(ValueError, match=r"data\.jsonl has the columns \['a', 'b'\]; allowed are messages, "):
+        language_rows(str(folder))
