@@ -94,7 +94,8 @@ def fine_tuning(
             seed=seed,
             bf16=on_gpu and torch.cuda.is_bf16_supported(),
             use_cpu=not on_gpu,
-            ddp_backend="nccl" if on_gpu else "gloo",  # accelerate prefers MPI on CPUs, and would train alone.
+            # On CPUs, accelerate prefers MPI, with which each rank would train alone.
+            ddp_backend=None if on_gpu or ranks == 1 else "gloo",
         ),
         train_dataset=read(train_dir),
         eval_dataset=read(validation_dir) if validation_dir else None,

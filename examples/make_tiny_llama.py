@@ -8,6 +8,15 @@ import csv
 import sys
 from pathlib import Path
 
+CHAT_TEMPLATE = """\
+{%- for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}
+{%- if message['role'] == 'assistant' %}{% generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}
+{%- else %}{{ message['content'] + '<|im_end|>' }}
+{%- endif %}{{ '\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
+"""How conversations are written, with the answers marked."""
+
 
 def make_tiny_llama(texts: list[str], folder: Path, vocabulary_size: int = 500, seed: int = 0) -> None:
     """Write a model folder as `save_pretrained` does: config.json, the weights, and a tokenizer.
@@ -27,10 +36,15 @@ def make_tiny_llama(texts: list[str], folder: Path, vocabulary_size: int = 500, 
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary_size, special_tokens=["<pad>", "<end>"], initial_alphabet=alphabet, show_progress=False
+        vocab_size=vocabulary_size,
+        special_tokens=["<pad>", "<|im_start|>", "<|im_end|>"],
+        initial_alphabet=alphabet,
+        show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<end>").save_pretrained(folder)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<|im_end|>")
+    fast.chat_template = CHAT_TEMPLATE
+    fast.save_pretrained(folder)
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=tokenizer.get_vocab_size(),
@@ -41,7 +55,7 @@ def make_tiny_llama(texts: list[str], folder: Path, vocabulary_size: int = 500, 
         num_key_value_heads=2,
         max_position_embeddings=512,
         pad_token_id=0,
-        eos_token_id=1,
+        eos_token_id=2,
         bos_token_id=None,
     )
     LlamaForCausalLM(config).save_pretrained(folder)

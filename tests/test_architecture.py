@@ -228,7 +228,8 @@ TRAINERS_LAYERS = (
         "torch_horovod",
         "torch_rows",
     ),
-    ("hugging_face",),
+    ("hugging_face", "language_training"),
+    ("language_model",),
 )
 """The content of a train_specification, the runtime of every replica, and the trainers with their public modules."""
 

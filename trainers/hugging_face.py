@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 
 from kfp_distributed.trainers.logged_values import counted_tokens, step_values, utilization
@@ -42,8 +43,8 @@ class StoredMetrics(TrainerCallback):  # type: ignore[misc]  # Its types are tho
     - model_flops_utilization is the fraction, from 0 to 1, of the peak of all GPUs that the training uses. It is
       recorded for 16-bit numbers on GPUs whose peak is known. Each token counts 4 operations for each parameter, and 2
       more for one that is trained. Those of attention do not count.
-    - A checkpoint is stored in the background when the Trainer has saved it. Only the newest one is kept on the disk,
-      unless `load_best_model_at_end` needs another one.
+    - A checkpoint is stored in the background when the Trainer has saved it, with the random state of each rank. Only
+      the newest one is kept on the disk, unless `load_best_model_at_end` needs another one.
     - When a replica must end soon, the Trainer saves a checkpoint after this step, and the program ends in all ranks
       when it is stored. All replicas are restarted then.
     - The Trainer shows no progress bars, and prints no logs of its own.
@@ -119,6 +120,7 @@ class StoredMetrics(TrainerCallback):  # type: ignore[misc]  # Its types are tho
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ANN401
         """Store the checkpoint, in rank 0, and measure the speed from here on."""
+        _gather_random_states(Path(args.output_dir, f"checkpoint-{state.global_step}"))
         if state.is_world_process_zero:
             flush() if self._ends else commit()
         self._time = time.monotonic()
@@ -131,3 +133,14 @@ class StoredMetrics(TrainerCallback):  # type: ignore[misc]  # Its types are tho
         """
         if self._ends:
             raise EndedEarly
+
+
+def _gather_random_states(checkpoint: Path) -> None:
+    """Write the random states of all ranks into the checkpoint of each, since each rank has saved its own alone."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return
+    own = {file.name: file.read_bytes() for file in checkpoint.glob("rng_state_*")}
+    found: list[dict[str, bytes]] = [{}] * dist.get_world_size()
+    dist.all_gather_object(found, own)
+    for name, state in ((name, state) for states in found for name, state in states.items() if name not in own):
+        (checkpoint / name).write_bytes(state)

@@ -98,6 +98,7 @@ def test_content_of_an_overview():
         histograms=(
             histogram("<b>age", [0.5, 1.5, 2.5, 3.5, 4.5], {"yes": [1, 0, 0, 0], "no": [0, 0, 0, 1]}, y="rows"),
         ),
+        lengths=(),
         number_columns=1,
         columns=Table(
             ("input", "kind", "missing", "mean", "standard deviation", "minimum", "maximum"),

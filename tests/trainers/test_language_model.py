@@ -1,0 +1,252 @@
+"""The fine-tuning of a language model: one and two ranks, with and without accumulation, killed, and what it saves."""
+
+import json
+import os
+import re
+import subprocess
+from types import SimpleNamespace
+
+import make_tiny_llama
+import pytest
+from environments import environment
+from forked_replicas import forked
+from step_lines import into
+
+from kfp_distributed.components import prepare_data
+from kfp_distributed.components.train.run.launch import launch
+from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.training_request.request import Request
+from kfp_distributed.trainers import train_specification
+from kfp_distributed.trainers.language_training.language_parameters import micro_batches
+from kfp_distributed.trainers.language_training.update_order import update_order
+
+pytestmark = pytest.mark.takes(90)
+
+WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+
+
+def conversation(number):
+    one, other = number % 7, number // 7 % 6
+    said = [("system", "You add."), ("user", f"What is {WORDS[one]} plus {WORDS[other]}? {number}")]
+    said.append(("assistant", f"It is {WORDS[one + other]}."))
+    return {"messages": [{"role": role, "content": content} for role, content in said]}
+
+
+def tune(
+    train_dir: str,
+    validation_dir: str,
+    model_dir: str,
+    checkpoint_dir: str,
+    metrics_dir: str,
+    dies: str = "",
+    **parameters: object,
+) -> None:
+    """Train. The last rank kills itself in step 3 once, after a checkpoint is in the folder `dies`."""
+    import os as system
+    import signal
+    import time
+    from pathlib import Path
+
+    from kfp_distributed.trainers import hugging_face, language_model
+    from kfp_distributed.trainers.language_training.language_parameters import LanguageModelParameters
+
+    class DyingMetrics(hugging_face.StoredMetrics):
+        def on_step_end(self, args: object, state: object, control: object, **others: object) -> object:
+            marker = Path(f"{dies}/died")
+            if state.global_step == 3 and system.environ["RANK"] == "1" and not marker.exists():
+                while not [*Path(dies).glob("checkpoints/*/checkpoints/*.json")]:
+                    time.sleep(0.05)
+                marker.touch()
+                system.kill(system.getpid(), signal.SIGKILL)
+            return super().on_step_end(args, state, control, **others)
+
+    if dies:
+        language_model.StoredMetrics = DyingMetrics
+    folders = train_dir, validation_dir, model_dir, checkpoint_dir, metrics_dir
+    language_model.language_model(*folders, LanguageModelParameters(**parameters))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Folder with the splits of 80 conversations, and with tiny-llama."""
+    folder = tmp_path_factory.mktemp("chats")
+    rows = [json.dumps(conversation(number)) for number in range(80)]
+    (folder / "chats.jsonl").write_text("\n".join(rows))
+    (folder / "texts.csv").write_text("message,team\n" + "".join(f'"{row[:60]}",x\n' for row in map(repr, rows)))
+    names = ("train_dataset", "validation_dataset", "test_dataset", "overview")
+    outputs = {name: SimpleNamespace(path=str(folder / name), uri=str(folder / name), metadata={}) for name in names}
+    prepare_data.python_func(
+        **outputs, source=str(folder / "chats.jsonl"), split={"validation_fraction": 0.2, "test_fraction": 0}
+    )
+    program = [make_tiny_llama.__file__, folder / "texts.csv", folder / "tiny-llama"]
+    subprocess.run(forked(environment("torch2"), *program), check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def train(folder):
+    """A function that trains with so many ranks, and returns the rows of the metrics, the model, and the log."""
+
+    def run(ranks=1, *, dies=False, **parameters):
+        place = folder / f"training-{len([*folder.iterdir()])}"
+        place.mkdir()
+        request = Request(
+            train_uri=str(folder / "train_dataset"),
+            validation_uri=str(folder / "validation_dataset"),
+            model_uri=str(place / "model"),
+            checkpoint_uri=str(place / "checkpoints"),
+            train_specification=train_specification(tune, rows="all"),
+            train_parameters={
+                "base_model": str(folder / "tiny-llama"),
+                "batch_size": 16,
+                "learning_rate": 1e-2,
+                "warmup_ratio": 0.0,
+                "checkpoint_steps": 2,
+                "evaluate_steps": 2,
+                **({"dies": str(place)} if dies else {}),
+                **parameters,
+            },
+            distribution_specification={"distribution_type": "PyTorch", "number_of_workers": 1}
+            if ranks == 2
+            else {"distribution_type": "Job"},
+            identity=(str(place),),
+        )
+        lines = []
+        with pytest.MonkeyPatch.context() as patch:
+            for image in ("PYTORCH", "TENSORFLOW"):
+                patch.setenv(f"KFP_DISTRIBUTED_{image}_PYTHON", str(environment("torch2")))
+            outcome = launch(request, LocalRunner(), into(lines))
+        (rows,) = outcome.metrics.values()
+        return rows, place / "model", "\n".join(lines)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def of_two_ranks(train):
+    return train(2, lora_dropout=0.1, epochs=2)
+
+
+def losses(rows):
+    return [row["loss"] for row in rows], [row["val_loss"] for row in rows if "val_loss" in row]
+
+
+def test_ranks_and_accumulation_change_nothing(train):
+    """Of an evaluation, the loss is the mean of those of its batches, which have as many rows as those of training."""
+    alone, accumulated, together = (
+        losses(train(ranks, micro_batch_size=size)[0]) for ranks, size in ((1, 16), (1, 4), (2, 4))
+    )
+    assert alone[0] == pytest.approx(accumulated[0], rel=1e-5)
+    assert alone[0] == pytest.approx(together[0], rel=1e-5)
+    assert accumulated[1] == pytest.approx(together[1], rel=1e-5)
+    assert alone[1][-1] < alone[1][0]
+
+
+def test_a_training_with_a_killed_rank_ends_as_if_nothing_had_happened(train, of_two_ranks):
+    rows, _, log = train(2, dies=True, lora_dropout=0.1, epochs=2)
+    assert "signal 9" in log
+    assert re.search(r"continues after checkpoint-\d", log)
+    expected = of_two_ranks[0]
+    assert losses(rows) == losses(expected)
+    assert [row["tokens"] for row in rows] == [row["tokens"] for row in expected]
+
+
+MERGED = """
+import json, sys, torch
+from pathlib import Path
+from peft import AutoPeftModelForCausalLM
+from transformers import AutoModelForCausalLM
+tokens = torch.tensor([[5, 6, 7, 8, 9]])
+adapted = AutoPeftModelForCausalLM.from_pretrained(sys.argv[1])(tokens).logits
+merged = AutoModelForCausalLM.from_pretrained(f"{sys.argv[1]}/merged")(tokens).logits
+files = sorted(str(file.relative_to(sys.argv[1])) for file in Path(sys.argv[1]).rglob("*") if file.is_file())
+print(json.dumps({"difference": (adapted - merged).abs().max().item(), "files": files}))
+"""
+
+
+def test_the_merged_model_answers_as_the_adapter_and_nothing_is_a_pickle(train):
+    _, model, _ = train(export="both")
+    program = forked(environment("torch2"), "-c", MERGED, model)
+    found = json.loads(subprocess.run(program, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+    assert found["difference"] < 1e-5
+    assert {"adapter_model.safetensors", "merged/model.safetensors", "merged/tokenizer.json"} <= {*found["files"]}
+    assert [name for name in found["files"] if name.endswith((".bin", ".pt", ".pth", ".pkl"))] == []
+
+
+def test_all_parameters_can_be_trained(train):
+    rows, model, _ = train(method="full", learning_rate=1e-3, packing=True, max_length=64)
+    assert rows[-1]["loss"] < rows[0]["loss"]
+    assert (model / "model.safetensors").exists()
+    assert not (model / "adapter_model.safetensors").exists()
+
+
+COUNTED = """
+import json, sys
+from kfp_distributed.trainers.language_rows import language_rows
+from kfp_distributed.trainers.language_training.language_parameters import LanguageModelParameters
+from kfp_distributed.trainers.language_training.supervised_tuning import supervised_tuning
+rows = language_rows(sys.argv[1])[:2]
+prompts = [{"prompt": row["messages"][:2], "completion": row["messages"][2:]} for row in rows]
+texts = {}
+for name, given, loss_on in (("auto", rows, "auto"), ("all", rows, "all"), ("assistant", rows, "assistant"),
+                             ("completion", prompts, "auto"), ("prompts", prompts, "all")):
+    parameters = LanguageModelParameters(sys.argv[2], batch_size=2, loss_on=loss_on)
+    trainer = supervised_tuning(parameters, given, [], "checkpoints", 1)
+    labels = next(iter(trainer.get_train_dataloader()))["labels"]
+    texts[name] = sorted(trainer.processing_class.decode(row[row >= 0]) for row in labels)
+print(json.dumps([texts, [row["messages"] for row in rows]]))
+"""
+
+
+def test_the_tokens_whose_loss_counts(folder, tmp_path, library_archive):
+    program = forked(environment("torch2"), "-c", COUNTED, folder / "train_dataset", folder / "tiny-llama")
+    variables = {**os.environ, "PYTHONPATH": str(library_archive)}
+    process = subprocess.run(program, check=False, capture_output=True, text=True, cwd=tmp_path, env=variables)
+    assert process.returncode == 0, process.stderr
+    texts, conversations = json.loads(process.stdout.splitlines()[-1])
+    answers = sorted(f"{messages[-1]['content']}<|im_end|>" for messages in conversations)
+    assert [text.strip() for text in texts["assistant"]] == answers
+    assert [text.strip() for text in texts["completion"]] == answers
+    for name in ("auto", "all", "prompts"):
+        assert all("You add." in text and "It is" in text for text in texts[name]), name
+
+
+def test_a_folder_without_a_model_is_refused(train):
+    with pytest.raises(Exception, match=r"base_model is '/absent', which is no folder with config\.json"):
+        train(base_model="/absent")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "plan"),
+    [
+        ((32, 0, 1), (8, 4)),
+        ((32, 0, 4), (8, 1)),
+        ((36, 0, 2), (6, 3)),
+        ((14, 0, 2), (7, 1)),
+        ((26, 0, 2), (1, 13)),
+        ((32, 2, 4), (2, 4)),
+    ],
+)
+def test_how_an_update_is_divided(arguments, plan):
+    assert micro_batches(*arguments) == plan
+
+
+@pytest.mark.parametrize(
+    ("arguments", "nearest"),
+    [
+        ((32, 0, 3), "among 3 ranks; the nearest values are 30 and 33"),
+        ((4, 3, 2), "rows at once; the nearest values are 6"),
+    ],
+)
+def test_an_update_that_cannot_be_divided_is_refused(arguments, nearest):
+    with pytest.raises(ValueError, match=nearest):
+        micro_batches(*arguments)
+
+
+def test_the_order_of_the_rows_depends_on_seed_and_epoch_and_has_each_row():
+    orders = [update_order(10, 4, seed, epoch).tolist() for seed, epoch in ((0, 0), (0, 1), (1, 0))]
+    assert len({*map(tuple, orders)}) == 3
+    for order in orders:
+        assert len(order) == 12
+        assert sorted(order[:10]) == [*range(10)]
+        assert order[10:] == order[:2]

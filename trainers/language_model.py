@@ -1,0 +1,56 @@
+"""The trainer `language_model`: supervised fine-tuning of a language model, of an adapter or of all parameters."""
+
+import os
+from pathlib import Path
+
+from transformers.trainer_utils import get_last_checkpoint
+
+from kfp_distributed.trainers.hugging_face import StoredMetrics
+from kfp_distributed.trainers.language_rows import language_rows
+from kfp_distributed.trainers.language_training.adapters import save_merged
+from kfp_distributed.trainers.language_training.language_parameters import LanguageModelParameters
+from kfp_distributed.trainers.language_training.supervised_tuning import describe_tokens, supervised_tuning
+
+
+def language_model(
+    train_dir: str,
+    validation_dir: str,
+    model_dir: str,
+    checkpoint_dir: str,
+    metrics_dir: str,
+    parameters: LanguageModelParameters,
+) -> None:
+    """Fine-tune a language model on conversations, prompts with completions, or texts.
+
+    With RANK and WORLD_SIZE, several processes average their gradients, over NCCL if there are GPUs, else over Gloo.
+    The rows of an update depend on batch_size and seed alone, and not on the number of ranks. The training continues
+    after the newest checkpoint.
+
+    Args:
+        train_dir: Folder of the training dataset with all rows, in each rank.
+        validation_dir: Folder of the validation dataset; "" for none.
+        model_dir: Folder for the adapter or the model, in rank 0.
+        checkpoint_dir: Folder for the checkpoints of rank 0.
+        metrics_dir: Folder for training.json of rank 0.
+        parameters: Its parameters.
+    """
+    validation = language_rows(validation_dir) if validation_dir else []
+    ranks = int(os.environ.get("WORLD_SIZE", 1))
+    rows, newest = language_rows(train_dir), get_last_checkpoint(checkpoint_dir)
+    trainer = supervised_tuning(parameters, rows, validation, checkpoint_dir, ranks)
+    trainer.add_callback(StoredMetrics(trainer, metrics_dir))
+    if trainer.is_world_process_zero():
+        print(f"{len(rows):,} rows, {describe_tokens(trainer)}; {ranks} ranks", flush=True)
+        print(f"continues after {Path(newest).name}" if newest else "begins without a checkpoint", flush=True)
+    trainer.train(resume_from_checkpoint=newest)
+    if not trainer.is_world_process_zero():
+        return
+    adapts, folder = parameters.method == "lora", Path(model_dir)
+    if adapts and parameters.export in ("adapter", "both"):
+        trainer.save_model(str(folder))
+    if not adapts or parameters.export in ("merged", "both"):
+        merged = folder / "merged" if adapts and parameters.export == "both" else folder
+        save_merged(trainer.accelerator.unwrap_model(trainer.model), merged)
+        trainer.processing_class.save_pretrained(merged)
+    for pickled in folder.rglob("training_args.bin"):
+        pickled.unlink()

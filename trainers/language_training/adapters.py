@@ -1,0 +1,28 @@
+"""Adapters of language models, by peft."""
+
+from pathlib import Path
+
+from peft import LoraConfig, PeftModel
+from transformers import PreTrainedModel
+
+from kfp_distributed.trainers.language_training.language_parameters import LanguageModelParameters
+
+
+def adapter_config(parameters: LanguageModelParameters) -> LoraConfig | None:
+    """Return the configuration of the adapter; None if all parameters are trained."""
+    if parameters.method == "full":
+        return None
+    modules = parameters.lora_target_modules
+    return LoraConfig(
+        r=parameters.lora_r,
+        lora_alpha=parameters.lora_alpha,
+        lora_dropout=parameters.lora_dropout,
+        target_modules=modules if modules == "all-linear" else [name.strip() for name in modules.split(",")],
+        task_type="CAUSAL_LM",
+    )
+
+
+def save_merged(model: PreTrainedModel | PeftModel, folder: Path) -> None:
+    """Write a complete model: that with its adapter merged into its weights, or the model itself without an adapter."""
+    merged = model.merge_and_unload() if isinstance(model, PeftModel) else model
+    merged.save_pretrained(folder)

@@ -1,0 +1,99 @@
+"""The parameters of `language_model`, and how an update is divided among ranks (pure)."""
+
+from __future__ import annotations  # The type of a field is its text, as in the signature of a user's function.
+
+from dataclasses import dataclass
+from typing import Literal
+
+LEARNING_RATES = {"lora": 2e-4, "full": 2e-5}
+"""Learning rate of each method if none is set: that of the adapters in QLoRA (Dettmers et al. 2023), and of most models
+of up to 13 billion parameters that were fine-tuned with all of them."""
+
+LARGEST_MICRO_BATCH = 8
+"""Rows that a rank computes at once if micro_batch_size is 0, at most."""
+
+
+@dataclass(frozen=True)
+class LanguageModelParameters:
+    """Parameters of the trainer `language_model`, the values of train_parameters.
+
+    Attributes:
+        base_model: Folder of the model in each replica, with config.json, weights as safetensors, and a tokenizer.
+        method: "lora" trains an adapter, "full" all parameters. Default: "lora".
+        epochs: Number of passes over all rows, including those of a checkpoint. Default: 1.
+        batch_size: Rows in one update of the weights, over all ranks. Default: 32.
+        micro_batch_size: Rows that a rank computes at once. 0 is the largest number up to 8 that divides the rows of a
+            rank. Default: 0.
+        learning_rate: Learning rate of the AdamW optimizer after the warm-up, from which it falls to 0 in a line. 0 is
+            0.0002 for "lora" and 0.00002 for "full". Default: 0.
+        warmup_ratio: Fraction of the updates in which the learning rate grows from 0, from 0 to 1. Default: 0.03.
+        weight_decay: Weight decay of the optimizer. Default: 0.
+        max_length: Tokens of a row, of which more are cut off. Default: 2048.
+        packing: Whether to join short rows to sequences of max_length tokens. Default: false.
+        loss_on: Tokens whose loss counts: "completion" of a prompt, those of the "assistant" in messages, or "all".
+            "auto" is "completion" for rows with a prompt, and else "all". Default: "auto".
+        chat_template: Jinja template of conversations in place of the tokenizer's. Default: "", the tokenizer's.
+        lora_r: Rank of the matrices that the adapter adds to a layer. Default: 16.
+        lora_alpha: Their sum is multiplied by lora_alpha / lora_r. Default: 32.
+        lora_dropout: Fraction of their inputs that is dropped. Default: 0.
+        lora_target_modules: Layers that get them: "all-linear" but the last one, or the ends of names, separated by
+            commas. Default: "all-linear".
+        activation_checkpointing: Whether activations are computed again in the backward pass, which takes less memory
+            and a third more time. Default: true.
+        evaluate_steps: Updates between two evaluations on the validation rows. 0 is a tenth of all. Default: 0.
+        checkpoint_steps: Updates between two checkpoints. 0 is a tenth of all. Default: 0.
+        export: What becomes the model: the "adapter", the "merged" model, or "both". Default: "adapter".
+        seed: Seed of the adapter, of dropout and of the order of the rows. Default: 0.
+    """
+
+    base_model: str
+    method: Literal["lora", "full"] = "lora"
+    epochs: int = 1
+    batch_size: int = 32
+    micro_batch_size: int = 0
+    learning_rate: float = 0.0
+    warmup_ratio: float = 0.03
+    weight_decay: float = 0.0
+    max_length: int = 2048
+    packing: bool = False
+    loss_on: Literal["auto", "completion", "assistant", "all"] = "auto"
+    chat_template: str = ""
+    lora_r: int = 16
+    lora_alpha: float = 32.0
+    lora_dropout: float = 0.0
+    lora_target_modules: str = "all-linear"
+    activation_checkpointing: bool = True
+    evaluate_steps: int = 0
+    checkpoint_steps: int = 0
+    export: Literal["adapter", "merged", "both"] = "adapter"
+    seed: int = 0
+
+    @property
+    def rate(self) -> float:
+        """The learning rate after the warm-up."""
+        return self.learning_rate or LEARNING_RATES[self.method]
+
+
+def micro_batches(batch_size: int, micro_batch_size: int, ranks: int) -> tuple[int, int]:
+    """Return how many rows a rank computes at once, and how often it does so in an update.
+
+    Args:
+        batch_size: Rows in one update, over all ranks.
+        micro_batch_size: Rows that a rank computes at once; 0 for the largest number that divides its rows, up to
+            `LARGEST_MICRO_BATCH`.
+        ranks: Number of ranks.
+
+    Raises:
+        ValueError: batch_size is no multiple of ranks * micro_batch_size. The message has the nearest values.
+    """
+    unit = ranks * (micro_batch_size or 1)
+    if batch_size % unit:
+        lower, upper = batch_size // unit * unit, (batch_size // unit + 1) * unit
+        of_rows = f" that compute {micro_batch_size} rows at once" if micro_batch_size else ""
+        raise ValueError(
+            f"batch_size is {batch_size}, which cannot be divided among {ranks} ranks{of_rows}; the nearest values are "
+            f"{f'{lower} and ' if lower else ''}{upper}"
+        )
+    rows = batch_size // ranks
+    size = micro_batch_size or next(size for size in range(LARGEST_MICRO_BATCH, 0, -1) if rows % size == 0)
+    return size, rows // size

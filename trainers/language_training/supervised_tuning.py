@@ -1,0 +1,157 @@
+"""Supervised fine-tuning of language models, by trl."""
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import torch
+from datasets import Dataset
+from datasets.table import InMemoryTable
+from torch.utils.data import Sampler
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from trl import SFTConfig, SFTTrainer
+
+from kfp_distributed.trainers.language_training.adapters import adapter_config
+from kfp_distributed.trainers.language_training.language_parameters import LanguageModelParameters, micro_batches
+from kfp_distributed.trainers.language_training.update_order import update_order
+
+_TENTH = 0.1
+
+
+class UpdateSampler(Sampler[int]):  # type: ignore[misc]  # Its types are those of an optional package.
+    """The rows in the order of `update_order`, which accelerate divides among the ranks.
+
+    Args:
+        rows: Number of all rows.
+        batch_size: Rows of an update, over all ranks.
+        seed: Seed of the order.
+    """
+
+    def __init__(self, rows: int, batch_size: int, seed: int) -> None:
+        self._rows, self._batch_size, self._seed, self._epoch = rows, batch_size, seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the number of the epoch, from 0. The Trainer calls it."""
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        yield from update_order(self._rows, self._batch_size, self._seed, self._epoch).tolist()
+
+    def __len__(self) -> int:
+        return math.ceil(self._rows / self._batch_size) * self._batch_size
+
+
+class SupervisedTuning(SFTTrainer):  # type: ignore[misc]  # Its types are those of an optional package.
+    """The Trainer of trl, whose updates have rows that depend on batch_size and seed alone."""
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> UpdateSampler:  # noqa: ANN401
+        rows = len(self.train_dataset if train_dataset is None else train_dataset)
+        arguments = self.args
+        size = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
+        return UpdateSampler(rows, size, arguments.seed)
+
+
+def load_base(folder: str, chat_template: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Return the model and the tokenizer of a folder. Nothing is downloaded, and no code of the folder runs.
+
+    The weights have 16 bits on a GPU that computes with bfloat16, and else 32 bits.
+
+    Raises:
+        ValueError: The folder has no model.
+    """
+    if not Path(folder, "config.json").exists():
+        raise ValueError(
+            f"base_model is {folder!r}, which is no folder with config.json in this replica: save a model there with "
+            "save_pretrained, and name the full path of the folder"
+        )
+    kind = torch.bfloat16 if has_bfloat16() else torch.float32
+    known = {"local_files_only": True, "trust_remote_code": False}
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=kind, use_safetensors=True, **known)
+    tokenizer = AutoTokenizer.from_pretrained(folder, **known)
+    tokenizer.chat_template = chat_template or tokenizer.chat_template
+    return model, tokenizer
+
+
+def has_bfloat16() -> bool:
+    """Return whether there is a GPU that computes with bfloat16."""
+    return bool(torch.cuda.is_available() and torch.cuda.is_bf16_supported())
+
+
+def _dataset(rows: Sequence[dict[str, Any]]) -> Dataset:
+    # With a fingerprint, because datasets 5.2 would pickle the table for one, and cannot with pyarrow 25.
+    return Dataset(InMemoryTable(pa.Table.from_pylist([*rows])), fingerprint=uuid4().hex)
+
+
+def supervised_tuning(
+    parameters: LanguageModelParameters,
+    rows: Sequence[dict[str, Any]],
+    validation: Sequence[dict[str, Any]],
+    checkpoint_dir: str,
+    ranks: int,
+) -> SupervisedTuning:
+    """Return the Trainer of a model.
+
+    Args:
+        parameters: The parameters.
+        rows: All training rows, in each rank, as `language_rows` returns them.
+        validation: Validation rows; [] for none.
+        checkpoint_dir: Folder of its checkpoints.
+        ranks: Number of ranks.
+
+    Raises:
+        ValueError: The model, the rows and the parameters do not fit.
+    """
+    model, tokenizer = load_base(parameters.base_model, parameters.chat_template)
+    size, accumulation = micro_batches(parameters.batch_size, parameters.micro_batch_size, ranks)
+    on_gpu = torch.cuda.is_available()
+    arguments = SFTConfig(
+        checkpoint_dir,
+        num_train_epochs=parameters.epochs,
+        per_device_train_batch_size=size,
+        per_device_eval_batch_size=size,
+        gradient_accumulation_steps=accumulation,
+        learning_rate=parameters.rate,
+        lr_scheduler_type="linear",
+        warmup_steps=parameters.warmup_ratio,
+        weight_decay=parameters.weight_decay,
+        max_length=parameters.max_length,
+        packing=parameters.packing,
+        assistant_only_loss=parameters.loss_on == "assistant",
+        completion_only_loss={"completion": True, "all": False}.get(parameters.loss_on),
+        activation_checkpointing=parameters.activation_checkpointing,
+        gradient_checkpointing=parameters.activation_checkpointing,
+        eval_strategy="steps" if validation else "no",
+        eval_steps=parameters.evaluate_steps or _TENTH,
+        save_steps=parameters.checkpoint_steps or _TENTH,
+        logging_steps=1,
+        report_to="none",
+        seed=parameters.seed,
+        bf16=has_bfloat16(),
+        use_cpu=not on_gpu,
+        ddp_backend=None if on_gpu or ranks == 1 else "gloo",  # accelerate prefers MPI on CPUs, and would train alone.
+        ddp_find_unused_parameters=False,
+        save_only_model=False,
+    )
+    return SupervisedTuning(
+        model,
+        args=arguments,
+        train_dataset=_dataset(rows),
+        eval_dataset=_dataset(validation) if validation else None,
+        processing_class=tokenizer,
+        peft_config=adapter_config(parameters),
+    )
+
+
+def describe_tokens(trainer: SupervisedTuning) -> str:
+    """Return how many tokens the rows have, or the sequences into which they are packed."""
+    lengths = np.array([len(tokens) for tokens in trainer.train_dataset["input_ids"]])
+    longest, whole = trainer.args.max_length, "sequences" if trainer.args.packing else "rows"
+    text = f"{len(lengths):,} {whole} of {np.median(lengths):,.0f} tokens (median), {lengths.max():,} at most"
+    if trainer.args.packing:
+        return f"{text}, {lengths.sum() / (len(lengths) * longest):.0%} of max_length {longest:,}"
+    cut = int((lengths >= longest).sum())
+    return f"{text}; {cut:,} have max_length {longest:,} or are cut to it" if cut else text
