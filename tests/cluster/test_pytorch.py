@@ -73,26 +73,26 @@ import os, time
 from pathlib import Path
 from kfp_distributed.trainers.sync import record_step
 print("local rank", os.environ["LOCAL_RANK"], "of", os.environ["LOCAL_WORLD_SIZE"], flush=True)
-for step in range(1, 121) if os.environ["RANK"] == "0" else ():
-    record_step(Path(os.environ["KFP_DISTRIBUTED_METRICS_DIR"], "training.json"), step, 120, {"loss": 1 / step})
-    time.sleep(0.3)
+for step in range(1, 301) if os.environ["RANK"] == "0" else ():
+    record_step(Path(os.environ["KFP_DISTRIBUTED_METRICS_DIR"], "training.json"), step, 300, {"loss": 1 / step})
+    time.sleep(0.2)
 time.sleep(600 * (os.environ["RANK"] != "0"))
 raise SystemExit(3)"""
 
 
-@pytest.mark.takes(60)
+@pytest.mark.takes(75)
 def test_steps_are_shown_while_a_job_runs_and_kept_of_one_that_fails(start, open_namespace, image_name):
     program = {**function(RECORDS_STEPS), "image": image_name("pytorch")}
     step = start(program, {**ONE_WORKER, "restart_limit": 0}, namespace=open_namespace)
-    step.wait_for(r"\[master-0\] step 1/120 loss=1\.0000")
+    step.wait_for(r"\[master-0\] step 1/300 loss=1\.0000")
 
     def shown():
         found = job_of(step)["metadata"].get("annotations", {})
-        number, total = found.get("kfp-distributed/step", "1/120").split("/")
+        number, total = found.get("kfp-distributed/step", "1/300").split("/")
         return int(number) > 1 and (int(number), int(total), found["kfp-distributed/percentage"])
 
     number, total, percentage = wait_until(shown)
-    assert (total, percentage) == (120, str(number * 100 // 120))
+    assert (total, percentage) == (300, str(number * 100 // 300))
     assert sorted(re.findall(r"^\[(.*?)\] local rank (.*)$", "\n".join(step.lines), re.MULTILINE)) == [
         ("master-0", "0 of 1"),
         ("worker-0", "0 of 1"),
@@ -100,7 +100,7 @@ def test_steps_are_shown_while_a_job_runs_and_kept_of_one_that_fails(start, open
     verdict = step.verdict(500)
     assert not verdict["succeeded"]
     (rows,) = verdict["metrics"].values()
-    assert [row["step"] for row in rows] == list(range(1, 121))
+    assert [row["step"] for row in rows] == list(range(1, 301))
 
 
 @pytest.mark.takes(30)

@@ -50,7 +50,8 @@ try:
     verdict |= {"succeeded": True, "metrics": outcome.metrics}
     end = "FINISHED"
 except TrainingFailed as failure:
-    verdict["cause"], end = str(failure), "FAILED"
+    verdict |= {"cause": str(failure), "metrics": failure.metrics}
+    end = "FAILED"
 except (ValueError, ClusterError, StorageError) as error:
     verdict["cause"], end = f"refused: {error}", "FAILED"
 finally:
