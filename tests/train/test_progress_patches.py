@@ -104,6 +104,13 @@ def test_a_patch_changes_only_these_annotations_and_only_if_there_is_news(api, p
     assert after == before
 
 
+def test_steps_are_shown_too(api, patches):
+    for step in (20, 40):
+        observe(patches, LogLine(step, "worker-0", f"step {step}/80 loss=0.5000"), Tick(step + 1))
+        patches.patch(uid(api))
+        assert (shown(api)["kfp-distributed/step"], api.requests.count(PATCH)) == (f"{step}/80", step // 20)
+
+
 def test_another_job_and_a_deleted_one_are_not_changed_and_a_recreated_one_gets_all(api, patches, warnings):
     observe(patches, *EPOCHS)
     patches.patch("")

@@ -49,8 +49,8 @@ class ProgressPatches:
         has_changed, ended = False, None
         for fact in facts:
             if isinstance(fact, LogLine):
-                # There may be millions of lines, and only those of epochs count.
-                if "epoch " in fact.line:
+                # There may be millions of lines, and only those of epochs and steps count.
+                if "epoch " in fact.line or "step " in fact.line:
                     self._progress.add_fact(replace(fact, line=split_sample(fact.line)[0]))
                     has_changed = True
             elif isinstance(fact, ReplicaChanged | JobEnded):
