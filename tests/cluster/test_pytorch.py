@@ -93,7 +93,7 @@ def test_steps_are_shown_while_a_job_runs_and_kept_of_one_that_fails(start, open
 
     number, total, percentage = wait_until(shown)
     assert (total, percentage) == (300, str(number * 100 // 300))
-    assert sorted(re.findall(r"^\[(.*?)\] local rank (.*)$", "\n".join(step.lines), re.MULTILINE)) == [
+    assert sorted(re.findall(r"^\[(.*?)\] local rank (.*)$", step.log, re.MULTILINE)) == [
         ("master-0", "0 of 1"),
         ("worker-0", "0 of 1"),
     ]
