@@ -25,6 +25,7 @@ from kfp_distributed.pipelines.local_run import local_run
 from kfp_distributed.trainers import train_specification
 
 
+# --8<-- [start:function]
 def fine_tuning(
     train_dir: str,
     validation_dir: str,
@@ -104,6 +105,9 @@ def fine_tuning(
     trainer.add_callback(StoredMetrics(trainer, metrics_dir))
     trainer.train(resume_from_checkpoint=get_last_checkpoint(checkpoint_dir))
     trainer.save_model(model_dir)
+
+
+# --8<-- [end:function]
 
 
 @dsl.pipeline
