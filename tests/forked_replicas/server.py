@@ -38,9 +38,11 @@ def import_frameworks(modules: Sequence[str]) -> None:
 
     A Python has the frameworks of some of the modules.
     """
+    gc.disable()  # Nearly all that is imported stays.
     for module in modules:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
+    gc.enable()
     for module in [name for name in sys.modules if name.startswith("kfp_distributed")]:
         del sys.modules[module]
     # The folder of this file and PYTHONPATH. A fork has its own in place of them.
