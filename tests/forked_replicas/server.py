@@ -114,6 +114,8 @@ class Server:
         """Close what belongs to the server, in a forked process."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        # The shell that started the server in the background lets it ignore the signal.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         for open_socket in (client, self._listener, *self._clients.values()):
             open_socket.close()
         self._selector.close()
