@@ -227,7 +227,7 @@ def _look_up(name: str, find: Callable[[], Path]) -> Path:
                 return find()
         except _images.EnvironmentUnavailableError as error:
             _missing[key] = str(error)
-    _unavailable(name, _missing[key])
+    return _unavailable(name, _missing[key])
 
 
 def _unavailable(name: str, reason: str) -> NoReturn:

@@ -16,7 +16,7 @@ from nbclient import NotebookClient
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebooks" / "first_training.ipynb"
 
-pytestmark = [pytest.mark.takes(60)]
+pytestmark = [pytest.mark.takes(20)]
 
 
 def test_all_cells_run_and_show_the_reports(tmp_path):

@@ -29,7 +29,7 @@ from kfp_distributed.storage.object_stores.embedded import embedded_object_store
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.trainers.onnx_inputs import with_column_inputs
 
-pytestmark = pytest.mark.takes(29)
+pytestmark = pytest.mark.takes(14)
 
 COLUMNS = (Column("size", "number", "float32", fill=2.0), Column("colour", "category", "int32", vocabulary=("red",)))
 ROWS = [{"size": 1.5, "colour": "red"}, {"size": float("nan"), "colour": ""}, {"size": 3, "colour": "unknown"}]

@@ -12,7 +12,7 @@ import pytest
 from forked_replicas import forked, programs_of_forks
 from process_hygiene import started
 
-pytestmark = pytest.mark.takes(80)
+pytestmark = pytest.mark.takes(55)
 
 MODULE = "kfp_distributed.pipelines.demo"
 # Its steps and their replicas are forks.

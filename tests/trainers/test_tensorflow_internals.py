@@ -9,7 +9,7 @@ import pytest
 from environments import trainer_python
 from forked_replicas import forked
 
-pytestmark = [pytest.mark.takes(60), pytest.mark.of_libraries]
+pytestmark = [pytest.mark.takes(35), pytest.mark.of_libraries]
 
 # The rules decide by a private function, `is_allowlisted`: whether AutoGraph leaves a function as it is. The server of
 # forks has changed them when it imported the trainers, so that these programs start anew.
