@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 # Variables of Horovod's build script. -s removes the debugging symbols, which are nine tenths of its size.
@@ -175,8 +176,9 @@ def _require_compiler() -> None:
         )
 
 
+@cache
 def debian_torch() -> str:
-    """Return the versions of Debian's Python and PyTorch."""
+    """Return the versions of Debian's Python and PyTorch, whose import takes a second."""
     code = "import numpy, sys, torch; print(sys.version_info[:2], torch.__version__)"
     try:
         return subprocess.run([DEBIAN_PYTHON, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -19,6 +19,8 @@ def pytest_collection():
     try:
         return (yield)
     finally:
+        # What has been collected stays until the end, so that the collector need not look at it again.
+        gc.freeze()
         gc.enable()
 
 

@@ -5,13 +5,13 @@ import json
 import os
 import re
 import subprocess
-import sys
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
+from forked_replicas import programs_of_forks
 
 SPECS = Path(__file__).parent.parent / "component_specs"
 STEPS = ("prepare_data", "train", "evaluate", "export_model")
@@ -195,10 +195,10 @@ def whole_job(
 
 
 def run_step_command(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the command of a compiled step in this Python, which has its packages. Return stdout and stderr as one."""
+    """Run the command of a compiled step in a fork with this Python's packages. Return stdout and stderr as one."""
     return subprocess.run(
         command,
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        env={**os.environ, "PATH": f"{programs_of_forks()}:{os.environ['PATH']}"},
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

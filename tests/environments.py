@@ -40,6 +40,9 @@ MISSING = r"(?:Skipped: )?no (\S+) on this machine: "
 _CACHE = "TESTS_CACHE_FOLDER"
 _PREFIX = "TESTS_"
 
+_missing: dict[tuple[str, str | None], str] = {}
+"""Why a cache folder lacks an environment, by the name and the folder. Each look-up of Horovod starts a Python."""
+
 
 def _project() -> dict:
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -215,13 +218,16 @@ def program(name: str) -> str:
 
 def _look_up(name: str, find: Callable[[], Path]) -> Path:
     """Return the Python of an environment. If it does not exist, the test is skipped, and fails in CI."""
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            if _CACHE in os.environ:
-                patch.setenv("XDG_CACHE_HOME", os.environ[_CACHE])
-            return find()
-    except _images.EnvironmentUnavailableError as error:
-        _unavailable(name, str(error))
+    key = name, os.environ.get(_CACHE)
+    if key not in _missing:
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                if _CACHE in os.environ:
+                    patch.setenv("XDG_CACHE_HOME", os.environ[_CACHE])
+                return find()
+        except _images.EnvironmentUnavailableError as error:
+            _missing[key] = str(error)
+    return _unavailable(name, _missing[key])
 
 
 def _unavailable(name: str, reason: str) -> NoReturn:

@@ -11,7 +11,7 @@ from export_race_checks import (
 )
 from seaweedfs import on_each_store
 
-pytestmark = [on_each_store, pytest.mark.takes(75)]
+pytestmark = [on_each_store, pytest.mark.takes(100)]
 
 
 def test_exports_that_begin_together_get_different_numbers(bucket, tmp_path):

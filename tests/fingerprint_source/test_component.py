@@ -64,6 +64,7 @@ def test_the_compiled_component_is_never_cached_as_a_pipeline_of_its_own(tmp_pat
     assert tasks["prepare-data"]["inputs"]["parameters"]["source_fingerprint"] == TASK_OUTPUT
 
 
+@pytest.mark.command_line
 def test_the_compiled_step_runs(tmp_path):
     write_specs(tmp_path)
     (tmp_path / "data.csv").write_text("x,label\n1,a\n")

@@ -153,8 +153,18 @@ def _can_be_forked(python: str, path: str | None) -> bool:
 def _forking_environment(*arguments: Any, **options: Any) -> Iterator[str]:
     """Yield the Python of a step as kfp.local does, or a script that has the step and its replicas forked."""
     with _environment(*arguments, **options) as python:
-        # The client's second argument from the end is the address of the server.
-        yield f"{forked(python)[-2]}.bin/python" if python == sys.executable else python
+        yield str(programs_of_forks() / "python") if python == sys.executable else python
+
+
+def programs_of_forks() -> Path:
+    """Return the folder of a `python` and `python3` that have steps and replicas forked, and of this Python's programs.
+
+    In a test that is marked `command_line`, it is the folder of this Python.
+    """
+    if _FORKS not in os.environ:
+        return Path(sys.executable).parent
+    # The client's second argument from the end is the address of the server.
+    return Path(f"{forked(sys.executable)[-2]}.bin")
 
 
 def forked(python: str | Path, *arguments: str | Path) -> list[str]:
@@ -214,6 +224,7 @@ def _write_python(script: Path, address: str, python: str) -> None:
         f'exec {shlex.quote(python)} "$@"\n'
     )
     script.chmod(0o700)
+    script.with_name("python3").symlink_to(script.name)
     for program in Path(python).parent.iterdir():  # Such as rclone, which the library looks for beside its Python.
         if not program.name.startswith("python"):
             script.with_name(program.name).symlink_to(program)

@@ -38,9 +38,11 @@ def import_frameworks(modules: Sequence[str]) -> None:
 
     A Python has the frameworks of some of the modules.
     """
+    gc.disable()  # Nearly all that is imported stays.
     for module in modules:
         with contextlib.suppress(ImportError):
             importlib.import_module(module)
+    gc.enable()
     for module in [name for name in sys.modules if name.startswith("kfp_distributed")]:
         del sys.modules[module]
     # The folder of this file and PYTHONPATH. A fork has its own in place of them.
@@ -112,6 +114,8 @@ class Server:
         """Close what belongs to the server, in a forked process."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        # The shell that started the server in the background lets it ignore the signal.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         for open_socket in (client, self._listener, *self._clients.values()):
             open_socket.close()
         self._selector.close()

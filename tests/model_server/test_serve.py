@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
+from forked_replicas import forked
 from prediction_models import linear_network, save_onnx
 
 from kfp_distributed.cli.commands.serve import name_and_version
@@ -28,11 +29,16 @@ from kfp_distributed.storage.object_stores.embedded import embedded_object_store
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.trainers.onnx_inputs import with_column_inputs
 
-pytestmark = pytest.mark.takes(29)
+pytestmark = pytest.mark.takes(14)
 
 COLUMNS = (Column("size", "number", "float32", fill=2.0), Column("colour", "category", "int32", vocabulary=("red",)))
 ROWS = [{"size": 1.5, "colour": "red"}, {"size": float("nan"), "colour": ""}, {"size": 3, "colour": "unknown"}]
-MAIN = [sys.executable, "-c", "from kfp_distributed.cli.main import main; main()", "serve"]
+MAIN = "from kfp_distributed.cli.main import main; main()"
+
+
+def serve(*words, program=MAIN):
+    """Return the command line of the command in a fork."""
+    return forked(sys.executable, "-c", program, "serve", *words)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +51,7 @@ def onnx_model(tmp_path_factory):
 @contextmanager
 def serving(model, *options):
     """Yield a connection to the command, the path of its model, and the process."""
-    command = [*MAIN, str(model), "--port", "0", *options]
+    command = serve(model, "--port", "0", *options)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             lines = iter(process.stdout.readline, "")
@@ -174,14 +180,14 @@ main()
 
 
 def test_a_server_that_is_ended_while_it_loads_blames_no_model(onnx_model):
-    command = [sys.executable, "-c", ENDED_WHILE_LOADING, "serve", onnx_model, "--port", "0"]
+    command = serve(onnx_model, "--port", "0", program=ENDED_WHILE_LOADING)
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (143, "", "")
 
 
 def test_a_wrong_model_or_port_is_one_line(tmp_path, onnx_model):
     def error(*words):
-        done = subprocess.run([*MAIN, *map(str, words)], capture_output=True, text=True)
+        done = subprocess.run(serve(*words), capture_output=True, text=True)
         assert done.stdout == ""
         return done.returncode, done.stderr.strip()
 
@@ -215,8 +221,8 @@ def test_a_download_that_finds_no_room_names_the_file(tmp_path, monkeypatch):
         (model / "model.onnx").write_bytes(bytes(2**18))
         (model / MODEL_MANIFEST).write_text(ModelManifest("onnx", describe_folder(model)).to_json())
         store.upload_folder(model)
-        limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536)); {MAIN[2]}"
-        command = [sys.executable, "-c", limited, "serve", "s3://served/big/1", "--port", "0"]
+        limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536)); {MAIN}"
+        command = serve("s3://served/big/1", "--port", "0", program=limited)
         done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1
     assert re.fullmatch(

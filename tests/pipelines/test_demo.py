@@ -9,21 +9,29 @@ import time
 
 import psutil
 import pytest
+from forked_replicas import forked, programs_of_forks
 from process_hygiene import started
 
-pytestmark = pytest.mark.takes(80)
+pytestmark = pytest.mark.takes(55)
 
-DEMO = [sys.executable, "-m", "kfp_distributed.pipelines.demo"]
+MODULE = "kfp_distributed.pipelines.demo"
+# Its steps and their replicas are forks.
+WITH_FORKS = f"""
+import runpy, sys
+sys.executable = sys.argv.pop(1)
+runpy.run_module("{MODULE}", run_name="__main__", alter_sys=True)
+"""
+
+
+def demo(*arguments):
+    """Run the demo in a fork."""
+    command = forked(sys.executable, "-m", MODULE, *arguments)
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("distribution", ['{"distribution_type": "tf"}', ""])
 def test_a_wrong_distribution_is_refused_before_anything_starts(tmp_path, distribution):
-    done = subprocess.run(
-        [*DEMO, "--folder", tmp_path / "run", "--distribution", distribution],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = demo("--folder", tmp_path / "run", "--distribution", distribution)
     assert done.returncode == 2
     assert "distribution" in done.stdout
     assert not (tmp_path / "run").exists()
@@ -31,7 +39,7 @@ def test_a_wrong_distribution_is_refused_before_anything_starts(tmp_path, distri
 
 def test_a_folder_that_cannot_be_used_is_named(tmp_path):
     (tmp_path / "run").write_text("a file")
-    done = subprocess.run([*DEMO, "--folder", tmp_path / "run"], capture_output=True, text=True, check=False)
+    done = demo("--folder", tmp_path / "run")
     assert done.returncode == 1
     assert done.stdout.startswith(f"demo: {tmp_path / 'run'} cannot be used, pass another --folder: ")
     assert done.stdout.count("\n") == 1
@@ -42,7 +50,7 @@ def test_a_second_demo_does_not_write_into_the_folder_of_the_first(tmp_path):
     (tmp_path / "demo.log").write_text("the first one's")
     with (tmp_path / "demo.log").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        done = subprocess.run([*DEMO, "--folder", tmp_path], capture_output=True, text=True, check=False)
+        done = demo("--folder", tmp_path)
     assert done.returncode == 1
     assert done.stdout == f"demo: another demo runs in {tmp_path}: wait for it, or run make demo FOLDER=ANOTHER\n"
     assert (tmp_path / "demo.log").read_text() == "the first one's"
@@ -63,10 +71,14 @@ def _left(marker: str) -> list[psutil.Process]:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)], ids=["Ctrl-C", "SIGKILL"])
 def test_a_signal_in_the_middle_leaves_nothing_running(tmp_path, number, code):
-    """That a step with several replicas handles each signal is shown by train/test_local_signals.py."""
+    """All processes of the killed demo are real, because a server would end forks.
+
+    That a step with several replicas handles each signal is shown by train/test_local_signals.py.
+    """
     marker = f"{tmp_path}-{number}"
+    program = ["-m", MODULE] if number == signal.SIGKILL else ["-c", WITH_FORKS, programs_of_forks() / "python"]
     with started(
-        [*DEMO, "--folder", str(tmp_path / "run"), "--epochs", "5000", "--distribution", "{}"],
+        [sys.executable, *program, "--folder", str(tmp_path / "run"), "--epochs", "5000", "--distribution", "{}"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,

@@ -8,7 +8,7 @@ from kfp import compiler
 
 from kfp_distributed import components
 
-pytestmark = pytest.mark.takes(26)
+pytestmark = pytest.mark.takes(6)
 
 
 @pytest.fixture(scope="module")

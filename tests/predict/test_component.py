@@ -36,6 +36,7 @@ def test_interface():
     assert outputs == {"predictions": "system.Artifact@0.0.1", "rows": "Integer"}
 
 
+@pytest.mark.command_line
 def test_the_compiled_step_runs(tmp_path):
     write_specs(tmp_path)
     column = {"name": "x", "kind": "number", "dtype": "float32"}

@@ -18,7 +18,7 @@ from kfp_distributed.components.prepare_data.sources.read_rows import ReadAgain,
 from kfp_distributed.components.prepare_data.tables import csv_files, json_files
 from kfp_distributed.components.prepare_data.tables.open_source import open_source
 
-pytestmark = pytest.mark.takes(18)
+pytestmark = pytest.mark.takes(40)
 
 WHOLE = 2**40
 FIRST, BLOCK = 40, 60

@@ -24,7 +24,7 @@ from kfp_distributed.components.train.run.runners.local.ports import free_ports
 from kfp_distributed.storage.object_stores.embedded import embedded_object_store
 from kfp_distributed.storage.opener import open_store
 
-pytestmark = pytest.mark.takes(31)
+pytestmark = pytest.mark.takes(45)
 
 CONTENT = b"x,label\n" + b"1,a\n2,b\n" * 500_000  # 4 MB
 

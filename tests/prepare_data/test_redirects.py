@@ -14,7 +14,7 @@ from kfp_distributed.components.external_services import http_redirects
 from kfp_distributed.components.external_services.address_scopes import AddressScope, scope_of
 from kfp_distributed.components.prepare_data.sources.fetch import local_copy
 
-pytestmark = pytest.mark.takes(13)
+pytestmark = pytest.mark.takes(19)
 
 ROWS = b"x,label\n1,a\n2,b\n"
 

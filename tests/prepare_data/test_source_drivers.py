@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 import pytest
 from faulty_proxy import Fault, faulty_proxy
+from forked_replicas import forked
 from gcp_storage_emulator.server import create_server
 
 from kfp_distributed.components.external_services import request_retries, source_drivers
@@ -25,7 +26,7 @@ from kfp_distributed.components.train.run.runners.local.ports import free_ports
 from kfp_distributed.library.address_secrets import without_secrets
 from kfp_distributed.library.start import INSTALLS_PACKAGES
 
-pytestmark = pytest.mark.takes(41)
+pytestmark = pytest.mark.takes(55)
 
 ROWS = "x,label\n" + "1,a\n2,b\n" * 10
 # The server of the tests loses line ends at the end of an object.
@@ -326,6 +327,10 @@ def hub(content):
         server.shutdown()
 
 
+NOT_IMPORTED = """
+import sys
+assert "huggingface_hub" not in sys.modules
+"""
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -340,9 +345,9 @@ for source in sys.argv[2:]:
 
 
 def read_by_hub(address, scratch, *sources):
-    """Return the lines about each source. The driver reads its variables when it is imported, so a process runs."""
+    """Return the lines about each source. The driver reads its variables when it is imported, so a fork imports it."""
     environment = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(scratch / "home")}
-    command = [sys.executable, "-c", PROGRAM, str(scratch / "copies"), *sources]
+    command = forked(sys.executable, "-c", f"{NOT_IMPORTED}{PROGRAM}", str(scratch / "copies"), *sources)
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     return ended.returncode, ended.stdout, ended.stderr
 

@@ -20,7 +20,7 @@ from kfp_distributed.storage.object_stores import s3
 from kfp_distributed.storage.object_stores.s3 import S3Store
 from kfp_distributed.storage.uri import parse_endpoint
 
-pytestmark = pytest.mark.takes(30)
+pytestmark = pytest.mark.takes(45)
 
 BIG = os.urandom(20 << 20)  # Three parts.
 

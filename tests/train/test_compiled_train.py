@@ -10,7 +10,7 @@ from step_lines import brief_lines
 
 from kfp_distributed.components import steps
 
-pytestmark = pytest.mark.takes(18)
+pytestmark = pytest.mark.takes(20)
 
 RUN_A = "4f5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11"
 RUN_B = "c1d2e3f4-0000-4111-8222-333344445555"

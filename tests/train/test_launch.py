@@ -25,7 +25,7 @@ from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.model import verify_model_folder
 from kfp_distributed.storage.object_stores.embedded import embedded_object_store
 
-pytestmark = pytest.mark.takes(58)
+pytestmark = pytest.mark.takes(28)
 
 
 def function(source):

@@ -21,7 +21,7 @@ from kfp_distributed.components.train.run.runners.kubernetes.watch.watcher impor
 from kfp_distributed.components.train.tell.log_format import log
 from kfp_distributed.components.train.tell.step_log import StepLog
 
-pytestmark = pytest.mark.takes(15)
+pytestmark = pytest.mark.takes(25)
 
 
 def follow(lines, replicas, cut, show):

@@ -26,7 +26,7 @@ from kfp_distributed.components.train.tell import mlflow_tracker
 from kfp_distributed.components.train.tell.choose_tracker import choose_tracker
 from kfp_distributed.components.train.tell.mlflow_tracker import new_metrics, run_parameters, run_tags
 
-pytestmark = pytest.mark.takes(10)
+pytestmark = pytest.mark.takes(18)
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.job_description import JOB_VARIABLE, STORE_AWAY, STORE_UNREACHED
 from kfp_distributed.trainers.runtime.monitoring.samples import split_sample
 
-pytestmark = pytest.mark.takes(30)
+pytestmark = pytest.mark.takes(20)
 
 # Ten minutes of attempts take less than a second.
 WITHOUT_PAUSES = """

@@ -22,7 +22,7 @@ from kfp_distributed.components.train.run.runners.local.runner import LocalRunne
 from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.storage.dataset import Column, Label, read_batches
 
-pytestmark = pytest.mark.takes(91)
+pytestmark = pytest.mark.takes(60)
 
 POINTS = 0.02
 """Largest difference of the accuracy on the test rows."""

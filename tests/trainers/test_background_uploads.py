@@ -21,7 +21,7 @@ from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import (
     save_checkpoint,
 )
 
-pytestmark = pytest.mark.takes(28)
+pytestmark = pytest.mark.takes(20)
 
 
 def train(model_dir, checkpoint_dir, metrics_dir, last: int, go: str, fails: bool = False, megabytes: int = 50):

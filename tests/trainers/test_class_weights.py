@@ -10,7 +10,7 @@ from kfp_distributed.components.train.run.runners.local.runner import LocalRunne
 from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.storage.dataset import Column
 
-pytestmark = pytest.mark.takes(16)
+pytestmark = pytest.mark.takes(24)
 
 COLUMNS = [Column(name, "number", "float32") for name in ("width", "height")]
 PARAMETERS = {"epochs": 5, "batch_size": 500, "learning_rate": 0.05, "hidden_units": [8], "seed": 3}

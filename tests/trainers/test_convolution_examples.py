@@ -27,7 +27,7 @@ from kfp_distributed.storage.model import read_model_folder
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.outputs.metrics_file import read_epochs
 
-pytestmark = pytest.mark.takes(60)
+pytestmark = pytest.mark.takes(25)
 
 PARAMETERS = {"batch_size": 144, "learning_rate": 6e-3}
 FIRST, ALL = 3, 6

@@ -12,7 +12,7 @@ from kfp_distributed.components.train.run.runners.local.runner import LocalRunne
 from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.trainers.epochs.divergence import end_if_diverged
 
-pytestmark = pytest.mark.takes(45)
+pytestmark = pytest.mark.takes(30)
 
 MPI = {"distribution_type": "MPI", "number_of_workers": 2}
 SECONDS = 400

@@ -13,7 +13,7 @@ from process_hygiene import started
 
 from kfp_distributed.trainers.runtime.job_description import STORE_FAILED, STORE_UNREACHED
 
-pytestmark = pytest.mark.takes(4)
+pytestmark = pytest.mark.takes(18)
 
 PROGRAM = """
 import atexit, multiprocessing, sys, threading, time

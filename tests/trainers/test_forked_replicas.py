@@ -227,6 +227,7 @@ def test_fork():
 """
 
 
+@pytest.mark.takes(20)
 def test_a_server_that_fails_fails_the_run_and_is_shown(failing, tmp_path):
     failing.touch()
     (tmp_path / "test_fork.py").write_text(TESTS)

@@ -17,7 +17,7 @@ from kfp_distributed.components.train.run.training_request.request import Reques
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.model import verify_model
 
-pytestmark = pytest.mark.takes(50)
+pytestmark = pytest.mark.takes(30)
 
 BEST, FIRST, PATIENCE = 2, 4, 4
 """The epoch with the lowest loss, the epochs of the training to resume from, and those without improvement."""

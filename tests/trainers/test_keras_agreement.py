@@ -21,7 +21,7 @@ from kfp_distributed.trainers.runtime.data_loading.epoch_steps import plan_epoch
 from kfp_distributed.trainers.runtime.ranks.cluster import processors
 from kfp_distributed.trainers.runtime.ranks.tensorflow_settings import tensorflow_environment
 
-pytestmark = pytest.mark.takes(50)
+pytestmark = pytest.mark.takes(32)
 
 TRAININGS = {
     # Each step has all rows, so that the order of the rows does not matter.

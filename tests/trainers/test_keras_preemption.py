@@ -11,7 +11,7 @@ from kfp_distributed.storage import open_store
 from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import complete_checkpoints
 from kfp_distributed.trainers.runtime.job_description import PREEMPTED
 
-pytestmark = pytest.mark.takes(30)
+pytestmark = pytest.mark.takes(21)
 
 PROGRAM = {"trainer": "keras_classifier"}
 STEPS = 65

@@ -14,7 +14,7 @@ from kfp_distributed.storage.object_stores.embedded import embedded_object_store
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.trainers.runtime.lifecycle.lost_step import Silence, after_reading, watch_heartbeat
 
-pytestmark = pytest.mark.takes(16)
+pytestmark = pytest.mark.takes(23)
 
 NOW = 1_000_000.0
 

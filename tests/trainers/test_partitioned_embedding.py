@@ -18,7 +18,7 @@ from kfp_distributed.components.train.tell.step_log import StepLog
 from kfp_distributed.storage.dataset import Column
 from kfp_distributed.trainers import train_specification
 
-pytestmark = pytest.mark.takes(34)
+pytestmark = pytest.mark.takes(18)
 
 USERS = 600
 SMALL = {"column": "user", "table_rows": USERS, "dimensions": 16, "epochs": 6, "batch_size": 150}

@@ -14,7 +14,7 @@ from kfp_distributed.components.train.run.runners.local.runner import LocalRunne
 from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.storage import open_store
 
-pytestmark = pytest.mark.takes(80)
+pytestmark = pytest.mark.takes(30)
 
 # Code that the page does not show.
 BEFORE = """

@@ -7,10 +7,12 @@ import sys
 
 import pytest
 from environments import trainer_python
+from forked_replicas import forked
 
-pytestmark = [pytest.mark.takes(60), pytest.mark.of_libraries]
+pytestmark = [pytest.mark.takes(35), pytest.mark.of_libraries]
 
-# The rules decide by a private function, `is_allowlisted`: whether AutoGraph leaves a function as it is.
+# The rules decide by a private function, `is_allowlisted`: whether AutoGraph leaves a function as it is. The server of
+# forks has changed them when it imported the trainers, so that these programs start anew.
 RULES = """
 import json, sys
 import tf_keras
@@ -26,9 +28,9 @@ print(json.dumps([before, [is_allowlisted(function) for function in functions]])
 
 @pytest.fixture
 def run(library_archive):
-    def run_one(python, program, *arguments):
+    def run_one(command):
         result = subprocess.run(
-            [python, "-c", program, *map(str, arguments)],
+            command,
             env={**os.environ, "PYTHONPATH": str(library_archive), "CUDA_VISIBLE_DEVICES": ""},
             check=True,
             stdout=subprocess.PIPE,
@@ -41,11 +43,11 @@ def run(library_archive):
 
 
 def test_autograph_would_convert_keras_with_horovod(run):
-    assert run(trainer_python("horovod"), RULES) == [[False, False], [True, True]]
+    assert run([trainer_python("horovod"), "-c", RULES]) == [[False, False], [True, True]]
 
 
 def test_autograph_leaves_keras_as_it_is_in_the_tensorflow_of_the_other_trainers(run):
-    assert run(sys.executable, RULES) == [[True, True], [True, True]]
+    assert run([sys.executable, "-c", RULES]) == [[True, True], [True, True]]
 
 
 # With all threads on one processor, the thread of tf.data that autotunes wakes up while its iterator is cancelled. It
@@ -94,7 +96,7 @@ def test_destructor_of_an_iterator_waits(run, strategy, autotune, waits):
     """With autotuning, which our datasets turn off, and under a strategy, where iterators have to be kept."""
 
     def is_slow():
-        return run(sys.executable, DESTRUCTORS, strategy, autotune) > 0.9
+        return run(forked(sys.executable, "-c", DESTRUCTORS, strategy, autotune)) > 0.9
 
     # Not every run meets the thread at such a time. Other processes may delay a destructor, but hardly in three runs.
     runs = (is_slow() for _ in range(3))
@@ -116,7 +118,7 @@ except RuntimeError as error:
 
 
 def test_only_the_first_function_of_a_process_has_the_name_that_others_call(run):
-    assert run(sys.executable, NAMES) == [
+    assert run(forked(sys.executable, "-c", NAMES)) == [
         42,
         "TensorFlow has named a function 'pyfunc_1', but other processes call 'pyfunc_0'",
     ]

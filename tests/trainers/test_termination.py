@@ -13,7 +13,7 @@ from kfp_distributed.trainers.runtime.job_description import PEER_LOST, PREEMPTE
 from kfp_distributed.trainers.runtime.lifecycle import termination
 from kfp_distributed.trainers.runtime.lifecycle.termination import Termination
 
-pytestmark = pytest.mark.takes(39)
+pytestmark = pytest.mark.takes(55)
 
 
 def count(model_dir, checkpoint_dir, asks: bool, last: int = 10**9, as_trainers: bool = False):
