@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kfp_distributed.components.prepare_data.columns.missing_texts import without_blanks_alone
-from kfp_distributed.components.prepare_data.columns.spelled_values import NUMBER
+from kfp_distributed.components.prepare_data.columns.spelled_values import NUMBER, as_written
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind
 from kfp_distributed.components.prepare_data.sources.read_rows import bounded
 from kfp_distributed.storage.dataset import Column
@@ -271,7 +271,7 @@ def lines_about_words(first: Mapping[str, pa.StringArray]) -> list[str]:
         are_numbers = pc.match_substring_regex(counts.field("values"), rf"^\s*{NUMBER}\s*$")
         words = counts.field("values").filter(pc.invert(are_numbers))
         if len(words) == 1 and are_numbers.true_count >= _LEAST_NUMBERS:
-            word = words[0].as_py()
+            word = as_written(words[0].as_py())
             lines.append(
                 f"column {name!r} has numbers and the text {word!r}, which most of its first rows have, and becomes a "
                 f"category. If the text means a missing value, add it to missing of csv_format: {json.dumps([word])}"

@@ -22,6 +22,7 @@ from kfp_distributed.components.prepare_data.columns.dates import (
     plain_forms,
     short_forms,
 )
+from kfp_distributed.components.prepare_data.columns.spelled_values import as_written
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.sources.read_rows import bounded
 from kfp_distributed.storage.dataset import Column
@@ -192,7 +193,7 @@ def find_forms(
         if family and (name in needed or are_dates.true_count == len(texts)):
             families[name] = family
         elif 2 * are_dates.true_count > len(texts):
-            mixed[name] = texts.filter(pc.invert(are_dates))[0].as_py()
+            mixed[name] = as_written(texts.filter(pc.invert(are_dates))[0].as_py())
         elif own := short_forms(texts) if len(texts) else []:
             text = next(text for text in texts.to_pylist() if iso_text(text, own[0])).strip()
             if name in needed:

@@ -28,7 +28,7 @@ from kfp_distributed.components.prepare_data.columns.dates import (
 )
 from kfp_distributed.components.prepare_data.columns.list_texts import list_of_text
 from kfp_distributed.components.prepare_data.columns.python_values import python_values
-from kfp_distributed.components.prepare_data.columns.spelled_values import MERGED_FROM, number_names
+from kfp_distributed.components.prepare_data.columns.spelled_values import MERGED_FROM, POINT_OF_TEXT, number_names
 from kfp_distributed.components.prepare_data.columns.split_times import DATES, is_number, time_keys
 from kfp_distributed.components.prepare_data.sources.chunks import (
     CHUNK_BYTES,
@@ -237,6 +237,7 @@ class _Converter:
             # Which other values the column has is not known yet. Groups that become one stay in one split.
             if split_by.time_form == ISO:
                 key = number_names(pc.utf8_trim_whitespace(self.names(split_by.column, values)), of_any_form=True)
+                key = pc.replace_substring(key, POINT_OF_TEXT, ".")
             else:
                 times = self._microseconds(split_by.column, values, split_by.time_form, is_needed=True)
                 key = times.cast(pa.timestamp("us")).cast(pa.string())

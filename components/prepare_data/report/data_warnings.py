@@ -48,6 +48,7 @@ _TEXT_NUMBER = (
     r"(?!\s*0\d+\s*$|\s*\d*(?:1st|2nd|3rd|\dth)\s*$)"
     r"\s*[-+\u2212]?[$€£¥]?\s?\d+([.,'\u2019 \u00a0\u2007\u2009\u202f]\d{3})*([.,]\d+)?\s?([%$€£¥]|[^\W\d_]{1,12})?\s*"
 )
+_THOUSANDS = r"\s*[-+]?[1-9]\d{0,2}(\.\d{3})+\s*"
 _COMMA_NUMBER = r"\s*[-+]?\d+(,\d+)?\s*"
 
 
@@ -328,15 +329,20 @@ def _number_advice(name: str, values: Collection[str], numbers: Sequence[str], d
     if decimal == ",":
         if not are_plain:
             return "write them in the source as plain numbers (1,5)"
+        has_thousands = all(re.fullmatch(_THOUSANDS, number) for number in numbers if "." in number)
+        way = "without points, which may separate thousands" if has_thousands else "with decimal commas"
         return (
-            "write them in the source without points, which may separate thousands, because the decimals are commas. "
-            'If no number of the source has a decimal comma, set decimal in csv_format to "."'
+            f"write them in the source {way}, because the decimals are commas. If no number of the source has a "
+            'decimal comma, set decimal in csv_format to "."'
         )
     if are_plain:
         return f'set columns to {{{name!r}: "number"}}'
     plain = "write them in the source as plain numbers (1.5)"
     if any("," in number for number in numbers) and all(re.fullmatch(_COMMA_NUMBER, number) for number in numbers):
-        return f'{plain}, or for CSV files set csv_format to {{"decimal": ","}} if their commas are decimal ones'
+        return (
+            f'{plain}, or for CSV files set csv_format to {{"decimal": ","}} if their commas are decimal ones and no '
+            "number of the source has a decimal point"
+        )
     return plain
 
 

@@ -47,6 +47,7 @@ _PARSED_BYTES = 2**20
 
 # Arrow reads as NaN what it does not take for a missing value.
 _NAN = r"[-+]?(?i:nan)(\([0-9a-zA-Z_]*\))?"
+_POINT_NUMBER = r"\s*[-+]?\d*(\.\d+)+\s*"
 # So many characters of a wrong value are in its error.
 _SHOWN = 40
 _MOST, _LEAST = str(2**63 - 1), str(-(2**63))
@@ -299,6 +300,8 @@ class _Parser:
             # A sign or word that replaces a number often means that it is unknown.
             missing = json.dumps([*self._format.missing, text], ensure_ascii=False)
             choices.append(f'set csv_format to {{"missing": {missing}}} if it means a missing value')
+        if self._format.decimal == "," and re.fullmatch(_POINT_NUMBER, text):
+            choices.append("write it with a decimal comma, or without points if they separate thousands")
         is_kept = self._types[name] == KEPT_DIGITS
         choices.append(f'set columns to {{{name!r}: "{"text" if is_kept else "category"}"}} if the column has texts')
         return f"but most of the column's first values are: {', '.join(choices)}, or name the column in drop_columns"

@@ -28,7 +28,12 @@ from kfp_distributed.components.prepare_data.columns.date_columns import (
     open_dates,
 )
 from kfp_distributed.components.prepare_data.columns.dates import are_dates
-from kfp_distributed.components.prepare_data.columns.spelled_values import FINITE, MERGED_FROM, numbers_of
+from kfp_distributed.components.prepare_data.columns.spelled_values import (
+    FINITE,
+    MERGED_FROM,
+    POINT_OF_TEXT,
+    numbers_of,
+)
 from kfp_distributed.components.prepare_data.columns.split_times import time_type
 from kfp_distributed.components.prepare_data.csv_format import NO_HEADER, CsvFormat, line_above_rows, utf8_line
 from kfp_distributed.components.prepare_data.preparation_options import Options
@@ -64,7 +69,7 @@ from kfp_distributed.storage.dataset import Task
 
 _VALUES = pa.large_string()
 """Stands for the type of texts of which some may be numbers: these get a decimal point."""
-_DECIMAL_POINT = r"^(\s*[-+]?\d*)\.(\d+\s*)$"
+_DECIMAL_POINT = r"^(\s*[-+]?\d*)\.(\d*(?:[eE][-+]?\d+)?\s*)$"
 _DECIMAL_COMMA = r"^(\s*[-+]?\d*),(\d*(?:[eE][-+]?\d+)?\s*)$"
 
 
@@ -134,8 +139,9 @@ class CsvTable:
         self, part: FilePart, types: Mapping[str, pa.DataType], reject: Reject, count_rows: CountRows = ignore_count
     ) -> Iterator[Rows]:
         """Yield the rows, see `read_csv`. Numbers in labels, groups and categories have a decimal point."""
-        values = [name for name, kind in types.items() if kind == _VALUES]
-        types = {**types, **dict.fromkeys(values, pa.string())}
+        texts = [name for name, kind in types.items() if kind == _VALUES]
+        types = {**types, **dict.fromkeys(texts, pa.string())}
+        values = [name for name in texts if name != self._options.time_column]  # A time is no name of a value.
         for rows, numbers in read_csv(part, types, reject, self._format, self._advice(), count_rows, self._see):
             yield Rows(_with_points(self._without_missing(rows), values, self._format), numbers)
 
@@ -219,7 +225,7 @@ class CsvTable:
             for file in files:
                 texts = dict.fromkeys(names, pa.string())
                 for rows, _ in read_rows(file.name, self.read(whole_file(file), texts, ignore)):
-                    yield _with_points(rows, rows.schema.names, self._format, of_points=r"\1. \2")
+                    yield _with_points(rows, rows.schema.names, self._format)
 
         options = self._options
         guessed = [name for name in inputs if name not in options.columns and name not in codes]
@@ -332,7 +338,7 @@ def _detected(files: Sequence[SourcePath], options: Options) -> tuple[CsvFormat,
             found, lines = detect_format(start, given, may_be_blanks=ending(file) in (".data", ".txt"))
             # The columns of the first source or of a model are known by their names.
             for rows, _ in read_csv(whole_file(file), {}, ignore, replace(found, header=False)):
-                rows = _with_points(rows, rows.schema.names, found)
+                rows = _with_points(rows, rows.schema.names, found, point=".")
                 if not given.header:
                     check_no_header(rows)
                 elif "header" in given.given or options.inputs:
@@ -359,7 +365,7 @@ def _numbers_and_codes(csv_format: CsvFormat) -> tuple[dict[str, float], set[str
 
 
 def _with_points(
-    rows: pa.RecordBatch, names: Sequence[str], csv_format: CsvFormat, of_points: str = r"\1.\2"
+    rows: pa.RecordBatch, names: Sequence[str], csv_format: CsvFormat, point: str = POINT_OF_TEXT
 ) -> pa.RecordBatch:
     """Return rows in which the numbers of some columns of texts have a decimal point.
 
@@ -367,12 +373,12 @@ def _with_points(
         rows: The rows.
         names: The columns.
         csv_format: How the file is written.
-        of_points: What becomes of numbers that had one, where decimals have commas. They are 1.234 for 1234, or an
-            error, so that a survey must not take them for numbers. Default: they stay.
+        point: What becomes of the points that are there where decimals have commas. Their numbers are 1.234 for 1234,
+            or an error. Default: they are no numbers.
     """
     for name in names if csv_format.decimal != "." else ():
         position = rows.schema.names.index(name)
-        texts = pc.replace_substring_regex(rows[name], _DECIMAL_POINT, of_points)
+        texts = pc.replace_substring_regex(rows[name], _DECIMAL_POINT, rf"\1{point}\2")
         texts = pc.replace_substring_regex(texts, _DECIMAL_COMMA, r"\1.\2")
         rows = rows.set_column(position, name, texts)
     return rows
