@@ -28,12 +28,16 @@ DIGITS = pa.dictionary(pa.int32(), pa.float64())
 """Stands for the type of numbers that have been digits only so far: with a leading zero, they are codes."""
 KEPT_DIGITS = pa.dictionary(pa.int32(), pa.int64())
 """The same for numbers that keep all their digits, as 64-bit integers."""
+KEPT_NUMBERS = pa.dictionary(pa.int64(), pa.float64())
+"""Stands for the type of kept numbers with fractions, whose floats do not have all whole numbers."""
 
 TextKind = Literal["number", "digits", "date", "category"]
 """What texts are. Numbers are "digits" while none of them has a sign or point: with leading zeros, they are codes."""
 
 CSV_TYPES: Mapping[TextKind, pa.DataType] = {"number": pa.float64(), "digits": DIGITS}
 """Types in which columns of CSV files are read. Others are read as texts."""
+KEPT_CSV_TYPES: Mapping[TextKind, pa.DataType] = {"number": KEPT_NUMBERS, "digits": KEPT_DIGITS}
+"""The same for kept columns."""
 
 KEPT_TYPES: Mapping[DeclaredKind, pa.DataType] = {
     "text": pa.string(),

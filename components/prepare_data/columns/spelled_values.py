@@ -17,6 +17,9 @@ NUMBER = rf"({FINITE}|[-+]?(?i:inf(inity)?))"
 MERGED_FROM = {pa.float16(): 2**11, pa.float32(): 2**24, pa.float64(): 2**53}
 """From here on, floats of a type do not have all whole numbers, so that different ones become equal."""
 
+LOSES_DIGITS = "a whole number of 2⁵³ or more in a column with fractions, whose 64-bit floats do not hold its digits"
+"""What is wrong with a number of a kept column."""
+
 POINT_OF_TEXT = "\0."
 """Stands for a point that makes no fraction: where decimals have commas, 1.000 is 1000 or a version, but not 1."""
 
@@ -31,6 +34,13 @@ _DIGITS = r"((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)"
 _WRITTEN = r"^\s*-?(0|[1-9]\d*)(\.0*|\.\d*[1-9])?(e[-+]\d{2,3})?\s*$"
 _ANY_FORM = rf"^\s*[-+]?{_DIGITS}([eE][-+]?[0-9]{{1,3}})?\s*$"
 _IS_LONGER = r"^\s|\s$|^\+|^-?\.|\.\d*0$|\.$|[eE]|^-0$"
+
+
+def are_merged(numbers: pa.Array) -> pa.BooleanArray:
+    """Return which floats are so large that different whole numbers become equal. Infinity and null are not."""
+    sizes = pc.abs(numbers.cast(pa.float64()))  # Arrow has no absolute values of 16-bit floats.
+    are_large = pc.and_(pc.is_finite(sizes), pc.greater_equal(sizes, float(MERGED_FROM[numbers.type])))
+    return pc.fill_null(are_large, False)
 
 
 def are_booleans(texts: Collection[str]) -> bool:

@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 from numpy.typing import NDArray
 
-from kfp_distributed.components.prepare_data.columns.column_kinds import KEPT_DIGITS
+from kfp_distributed.components.prepare_data.columns.column_kinds import KEPT_DIGITS, KEPT_NUMBERS
 from kfp_distributed.components.prepare_data.columns.missing_texts import without_trimmed
-from kfp_distributed.components.prepare_data.columns.spelled_values import NUMBER
+from kfp_distributed.components.prepare_data.columns.spelled_values import LOSES_DIGITS, NUMBER, are_merged
 from kfp_distributed.components.prepare_data.csv_format import (
     TO_UTF8,
     USUAL_MISSING,
@@ -197,6 +197,9 @@ class _Parser:
             if "straddl" not in str(error):
                 raise
             rows = self._parse(len(self._block) + 1)  # A row has more bytes than a processor parses at once.
+        for name, kind in self._types.items():
+            if kind == KEPT_NUMBERS and are_merged(rows[name]).true_count:
+                raise pa.ArrowInvalid(f"column {name!r} may have whole numbers that lose digits")
         columns = [
             self._numbers_of_digits(name, values)
             if _are_read_as_texts(self._types[name])
@@ -206,7 +209,9 @@ class _Parser:
         return pa.record_batch(columns, names=rows.schema.names), np.arange(rows.num_rows)
 
     def _parse(self, parsed_bytes: int) -> pa.RecordBatch:
-        read = {name: pa.string() if _are_read_as_texts(kind) else kind for name, kind in self._types.items()}
+        read = {
+            name: pa.string() if _are_read_as_texts(kind) else _plain_type(kind) for name, kind in self._types.items()
+        }
         return one_batch(
             pa_csv.read_csv(
                 pa.BufferReader(self._block),
@@ -280,8 +285,17 @@ class _Parser:
             advice = self._advice.get(name) or self._advice_for_guessed(name, text)
             problems[row] = f"is {text[:_SHOWN]!r}, which is no {nothing}, {advice}"
         plain = pc.if_else(is_number, plain, None)
-        is_plain = not _are_read_as_texts(kind)
-        return (plain.cast(kind) if is_plain else self._numbers_of_digits(name, plain)), problems
+        if _are_read_as_texts(kind):
+            return self._numbers_of_digits(name, plain), problems
+        numbers = plain.cast(_plain_type(kind))
+        if kind == KEPT_NUMBERS:
+            loses_digits = pc.and_(pc.match_substring_regex(plain, r"^[-+]?\d+$"), are_merged(numbers))
+            for row in np.flatnonzero(pc.fill_null(loses_digits, False).to_numpy(zero_copy_only=False)).tolist():
+                advice = "" if name in self._advice else f', set columns to {{{name!r}: "text"}}'
+                problems[row] = (
+                    f"is {texts[row].as_py()[:_SHOWN]!r}, {LOSES_DIGITS}: correct it, leave it empty" + advice
+                )
+        return numbers, problems
 
     def _without_missing(self, values: pa.Array) -> pa.Array:
         """Return values with null in the place of texts for missing values that have blanks around them."""
@@ -340,7 +354,11 @@ def numbers_are_integers(texts: pa.StringArray) -> bool:
 
 def _are_read_as_texts(kind: pa.DataType) -> bool:
     """Return whether a column is read as texts, because not all that Arrow takes for a number is one."""
-    return bool(pa.types.is_dictionary(kind) or pa.types.is_integer(kind))
+    return bool((pa.types.is_dictionary(kind) and kind != KEPT_NUMBERS) or pa.types.is_integer(kind))
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _are_numbers(texts: pa.StringArray, *, or_nan: bool = False) -> pa.BooleanArray:

@@ -9,8 +9,7 @@ import pyarrow.compute as pc
 
 from kfp_distributed.components.prepare_data.columns.column_kinds import (
     CSV_TYPES,
-    DIGITS,
-    KEPT_DIGITS,
+    KEPT_CSV_TYPES,
     KEPT_TYPES,
     TextKind,
     column_of,
@@ -203,7 +202,8 @@ class CsvTable:
         declared = "but columns declares numbers: correct it, leave it empty, or declare another kind"
         if options.inputs:
             declared = "but the column has numbers in the training data: correct it, or leave it empty"
-        advice = {name: declared for name, kind in options.columns.items() if kind == "number"}
+        numbers = [name for name, kind in options.columns.items() if kind == "number"]
+        advice = dict.fromkeys([*options.inputs, *numbers], declared)
         if options.time_column:
             advice[options.time_column] = "but the column is the time_column and has numbers: correct it"
         if options.label_column:
@@ -240,12 +240,11 @@ class CsvTable:
                 read_types[name] = pa.float64() if declared == "number" else pa.string()
             else:
                 column = column_of(name, found[name], is_kept=task == "none")
-                read_types[name] = CSV_TYPES.get(found[name], pa.string())
+                types_of_kinds = KEPT_CSV_TYPES if column.kind == "kept" else CSV_TYPES
+                read_types[name] = types_of_kinds.get(found[name], pa.string())
             if column.kind == "category":
                 read_types[name] = _VALUES
             if column.kind == "kept":
-                if read_types[name] == DIGITS:
-                    read_types[name] = KEPT_DIGITS
                 types[name] = KEPT_TYPES[declared] if declared else kept_type_of_texts(found[name])
             columns.append(forms.dated(column))
         time = options.time_column
