@@ -251,7 +251,7 @@ def test_tabs_separate_columns_of_values_with_equally_many_words(file, run):
 
 def test_a_header_that_occurs_again_is_refused(file, run):
     source = file("joined.csv", "x,label\n" + "1,a\n2,b\n" * 9 + "x,label\n" + "1,a\n2,b\n" * 9)
-    with pytest.raises(ValueError, match="row 20 has the names of the columns again: remove all such rows but the fir"):
+    with pytest.raises(ValueError, match=r"row 20 of joined.csv has the names of the columns again: remove the row"):
         run(source, csv_format=parse_csv_format({"header": True}))
 
 

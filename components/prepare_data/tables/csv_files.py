@@ -26,6 +26,7 @@ from kfp_distributed.components.prepare_data.sources.chunks import CountRows, Fi
 from kfp_distributed.components.prepare_data.sources.read_rows import ReadAgain, Reject, Rows, one_batch
 from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.sources.texts import Readable, opened_csv
+from kfp_distributed.components.prepare_data.tables.csv_detection import repeated_headers
 from kfp_distributed.components.prepare_data.tables.csv_quotes import check_quotes, first_row_end, without_blanks
 from kfp_distributed.components.prepare_data.tables.text_parts import blocks, first_read, text_parts
 from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
@@ -200,6 +201,8 @@ class _Parser:
         for name, kind in self._types.items():
             if kind == KEPT_NUMBERS and are_merged(rows[name]).true_count:
                 raise pa.ArrowInvalid(f"column {name!r} may have whole numbers that lose digits")
+        if len(self._headers(rows)):
+            raise pa.ArrowInvalid("a row has the names of the columns")
         columns = [
             self._numbers_of_digits(name, values)
             if _are_read_as_texts(self._types[name])
@@ -250,6 +253,8 @@ class _Parser:
         numbers = np.delete(np.arange(rows.num_rows + len(short)), skipped)
         problems = {row.number - 1: ("", _explain_length(row)) for row in short}
         columns, is_usable = {}, np.ones(rows.num_rows, bool)
+        is_usable[headers := self._headers(rows)] = False
+        problems |= dict.fromkeys(numbers[headers].tolist(), ("", "has the names of the columns again: remove the row"))
         for name, values in zip(rows.schema.names, rows.columns, strict=True):
             columns[name], unusable = self._converted(name, values)
             for row, problem in unusable.items():
@@ -259,6 +264,11 @@ class _Parser:
             reject(first + number, *problems[number])
         usable = pa.record_batch(columns).filter(pa.array(is_usable))
         return usable, numbers[is_usable], rows.num_rows + len(short)
+
+    def _headers(self, rows: pa.RecordBatch) -> NDArray[np.intp]:
+        if not self._format.header:
+            return np.empty(0, np.intp)
+        return repeated_headers(rows, self._names[0], {*self._format.trimmed_missing})
 
     def _converting(self, types: Mapping[str, pa.DataType]) -> pa_csv.ConvertOptions:
         return pa_csv.ConvertOptions(

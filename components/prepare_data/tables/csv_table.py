@@ -50,7 +50,6 @@ from kfp_distributed.components.prepare_data.sources.stored_files import SourceP
 from kfp_distributed.components.prepare_data.tables.csv_detection import (
     check_header,
     check_no_header,
-    check_repeated,
     detect_format,
 )
 from kfp_distributed.components.prepare_data.tables.csv_files import (
@@ -340,9 +339,7 @@ def _detected(files: Sequence[SourcePath], options: Options) -> tuple[CsvFormat,
                 rows = _with_points(rows, rows.schema.names, found, point=".")
                 if not given.header:
                     check_no_header(rows)
-                elif "header" in given.given or options.inputs:
-                    check_repeated(rows)
-                else:
+                elif "header" not in given.given and not options.inputs:
                     lines += check_header(rows)
                 break
             result = found, [f"{file.name}: {line}" for line in lines]
