@@ -450,26 +450,6 @@ def test_a_missing_text_of_one_source_is_used(file, run, capsys):
     assert 'has ["/"], which no value is' in capsys.readouterr().out
 
 
-def test_a_quoted_value_that_may_have_taken_rows_is_named(file, run, capsys):
-    taken = 'ham\t"open\n' + "spam\ttext\n" * 12 + 'ham\tclosed"\n'
-    options = {"columns": {"text": "text"}, "task": "classification", **ALL_FOR_TRAINING}
-    run(file("data.tsv", "label\ttext\n" + taken + "ham\tx\nspam\ty\n" * 9), **options)
-    assert "lines that look like rows, and begins with '\"open" in capsys.readouterr().out
-    numbers = "".join(f"{i}\tone\ttwo\n" for i in range(9))
-    three = 'x\ty\ttext\n1\ta\t"one\n%s\ttwo\tthree\nfour"\n'
-    for first, is_named in (("7", True), ("seven", False)):
-        run(
-            file(f"{first}.tsv", three % first + numbers.replace("x", "y")),
-            columns={"text": "text"},
-            label_column="x",
-            task="regression",
-            **ALL_FOR_TRAINING,
-        )
-        assert ("look like rows" in capsys.readouterr().out) == is_named
-    run(file("review.tsv", "label\ttext\n" + 'ham\t"one\ntwo,\nthree"\nspam\ty\n' * 9), **options)
-    assert "look like rows" not in capsys.readouterr().out
-
-
 def test_a_point_is_no_decimal_where_commas_are(file, run):
     rows = "".join(f"{i}.10.2018;{i},5;1.{i}0;{'ab'[i % 2]}\n" for i in range(10, 29))
     train = run(file("german.csv", "day;price;amount;label\n" + rows), **ALL_FOR_TRAINING)["train"]

@@ -208,7 +208,7 @@ def repeated_headers(rows: pa.RecordBatch, first: str, missing: Set[str]) -> NDA
     found = np.arange(rows.num_rows)
     are_texts = [pa.types.is_string(kind) or pa.types.is_binary(kind) for kind in rows.schema.types]
     names = [*compress(rows.schema.names, are_texts)]
-    if rows.num_columns < 2 or missing.issuperset(names):
+    if rows.num_columns < 2 or not {*names} - missing:
         return found[:0]
     # Most rows differ in the first column that is compared.
     for name in sorted(rows.schema.names, key=lambda name: (name not in names, name.strip() in missing)):
