@@ -275,7 +275,9 @@ class CsvTable:
         can_be_dates = {name: first[name] for name, kind in found.items() if kind == "category"}
         if task == "none":  # Kept texts of another form stay as they are written.
             can_be_dates = {name: texts for name, texts in can_be_dates.items() if are_dates(texts)}
-        forms = find_forms(self._options, can_be_dates | {name: first[name] for name in needed if name in first}, read)
+        texts = can_be_dates | {name: first[name] for name in needed if name in first}
+        texts = {name: pc.replace_substring(values, POINT_OF_TEXT, ".") for name, values in texts.items()}
+        forms = find_forms(self._options, texts, read)
         return found | {name: "date" for name in can_be_dates if name in forms.forms}, forms, first
 
     def late_notes(self, names: Mapping[str, Sequence[str]], first: str) -> list[str]:
