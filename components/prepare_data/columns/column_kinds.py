@@ -96,8 +96,13 @@ def kept_type_of_texts(kind: TextKind) -> pa.DataType:
     return {"number": pa.float64(), "digits": pa.int64(), "date": pa.timestamp("us")}.get(kind, pa.string())
 
 
-def check_type(name: str, kind: pa.DataType) -> None:
+def check_type(name: str, kind: pa.DataType, *, can_drop: bool = True) -> None:
     """Check that the values of a column are numbers or have a usual text form.
+
+    Args:
+        name: Name of the column.
+        kind: Type of its values.
+        can_drop: Whether parameters can change what becomes of the column. Default: true.
 
     Raises:
         ValueError: They are lists or of another type that is no single value.
@@ -105,7 +110,7 @@ def check_type(name: str, kind: pa.DataType) -> None:
     if not re.fullmatch(_SCALARS, str(plain_type(kind))):
         raise ValueError(
             f"column {name!r} is of type {kind}: allowed are numbers, texts, booleans, dates and times. "
-            + _advice_for_type(name, plain_type(kind))
+            + (_advice_for_type(name, plain_type(kind)) if can_drop else "Write it as the training rows have it")
         )
 
 
@@ -151,7 +156,7 @@ def cast(name: str, values: pa.Array, kind: str, *, can_drop: bool = True) -> pa
     Raises:
         ValueError: A value does not fit the kind.
     """
-    check_type(name, values.type)
+    check_type(name, values.type, can_drop=can_drop)
     is_number = kind == "number"
     try:
         if re.search("string|binary", str(values.type)):
@@ -193,7 +198,7 @@ def _infinities(values: pa.Array) -> int:
 
 def texts_of(name: str, values: pa.Array, *, can_drop: bool = True) -> pa.Array:
     """Return the values of a category, label or group as texts, see `cast`. NaN and blanks alone are missing."""
-    check_type(name, values.type)
+    check_type(name, values.type, can_drop=can_drop)
     if pa.types.is_floating(values.type):
         values = pc.if_else(pc.is_nan(values), None, values)
     return cast(name, values, "category", can_drop=can_drop)

@@ -271,7 +271,9 @@ class Merge:
                 *column_warnings(
                     counts, self._all.rows, filled, is_like=like is not None, decimal=self._source.decimal
                 ),
-                *label_warnings(label.name, dict(zip(label.classes, class_counts, strict=True))),
+                *label_warnings(
+                    label.name, dict(zip(label.classes, class_counts, strict=True)), is_like=like is not None
+                ),
             ],
             tuple(name for name, count in counts.items() if count.precision.collapses()),
             self._codes(columns, names, spelled),

@@ -135,7 +135,8 @@ class JsonTable:
         if _has_objects(kind):
             raise ValueError(
                 f"column {name!r} has objects ({{...}}) inside the object of a line: write their values into keys of "
-                "their own (jq: . + .KEY | del(.KEY)) or as a JSON text, or leave the column out (drop_columns)"
+                "their own (jq: . + .KEY | del(.KEY)) or as a JSON text"
+                + ("" if self._options.inputs else ", or leave the column out (drop_columns)")
             )
         if declared := self._options.columns.get(name):
             return declared_column(name, declared)
