@@ -49,7 +49,7 @@ _PARTS = {
     "%y": r"\d{2}",
     "%m": r"(0?[1-9]|1[0-2])",
     "%d": r"(0?[1-9]|[12]\d|3[01])",
-    "%b": f"(?i:{'|'.join(name[:3] for name in _NAMES)})",
+    "%b": f"(?i:Sept|{'|'.join(name[:3] for name in _NAMES)})",
     "%B": f"(?i:{'|'.join(_NAMES)})",
     ".": r"\.",
 }
@@ -61,6 +61,8 @@ _TIME_AT_END = re.compile(rf"[T\s]\s*{_TIME}$")
 _MONTH = rf"{_PARTS['%b']}[a-zA-Z]{{0,6}}"
 _MAY_BE_DATE = rf"^\s*(\d{{1,4}}[-/.]\d|(\d{{1,2}}[- /]?)?{_MONTH}[- /]?\d|\d{{4}}[- /]{_MONTH})"
 _UTC = re.compile("UTC|GMT|Z")
+_ISO_START = re.compile(r"\d{4}-\d")
+_SEPT = re.compile("(?i)sept(?!e)")
 _PLAIN = {"%Y": r"(1[89]|20)\d{2}", "%y": r"\d{2}", "%m": "(0[1-9]|1[0-2])", "%d": r"(0[1-9]|[12]\d|3[01])"}
 _PLAIN_FORMS = ("%Y%m%d", "%d%m%Y", "%m%d%Y", "%y%m%d", "%d%m%y", "%m%d%y", "%m%Y", "%m.%Y", "%Y%m")
 # A number such as 101 is a count rather than the first day of the year 2000.
@@ -350,7 +352,11 @@ def _time(text: str, form: str) -> datetime:
     Raises:
         ValueError: It is no date of the form.
     """
+    if "%b" in form:  # Python knows no other short name of September.
+        text = _SEPT.sub("Sep", text)
     if form == ISO:
+        if not _ISO_START.match(text):  # Python reads 20181015, too, which may be another number.
+            raise ValueError(text)
         try:
             return datetime.fromisoformat(_UTC.sub("+00:00", text))
         except ValueError:
