@@ -37,11 +37,9 @@ def write(file):
 def test_digits_without_a_form_are_no_date(write, run, kind, value):
     """Python reads them as ISO dates, so that texts were dates, and numbers were refused."""
     values = ["2018-10-14", value] * 20 if isinstance(value, str) else [value, value + 1] * 20
-    with pytest.raises(
-        ValueError, match=r"which is no date of the form 2024-01-31|is|has values of type int64"
-    ) as error:
+    message = f"'{value}', which is no date of the form 2024-01-31|, where dates and times or their texts are needed"
+    with pytest.raises(ValueError, match=message):
         run(write(kind, "d", values), columns={"d": "date"}, **OPTIONS)
-    assert str(value) in str(error.value) or "where dates and times or their texts are needed" in str(error.value)
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -77,7 +75,5 @@ def test_a_column_with_sept_has_dates(write, run, kind, texts):
 @pytest.mark.parametrize("number", [1e300, -1e39])
 def test_a_number_that_a_list_of_floats_does_not_hold_is_refused(write, run, kind, number):
     source = write(kind, "v", [[1.5, 2.0], [1.5, number]] * 10)
-    with pytest.raises(
-        ValueError, match=r"rows 2, 4, .*'v' is .*(list<item: float>|no list of numbers of up to 3.4e38)"
-    ):
+    with pytest.raises(ValueError, match=r"rows \d.*'v' is .*(list<item: float>|no list of numbers of up to 3.4e38)"):
         run(source, columns={"v": "list<float>"}, **OPTIONS)
