@@ -157,7 +157,8 @@ class _Preparation:
         # What was downloaded or unpacked takes more space than the rows, and is read no more.
         for path in self.scratch.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-        warnings = [*scaling_warnings(read.scan.columns), *read.scan.warnings]
+        is_like = options.like is not None
+        warnings = [*scaling_warnings(read.scan.columns, is_like=is_like), *read.scan.warnings]
         _log(warnings)
         strata, counts = plan_strata(
             read.pieces, read.scan, read.split_by, options, read.fixed_splits, run, self.unfinished
@@ -171,10 +172,10 @@ class _Preparation:
                 read.pieces.delete_rows()
         train = manifests["train"]
         warnings_of_rows = [
-            *leakage_warnings(profile.predictors),
+            *leakage_warnings(profile.predictors, is_like=is_like),
             *duplicate_warnings(profile.duplicates, read.scan.collapsed),
-            *unseen_warnings(profile.unseen),
-            *_outlier_warnings(train, profile),
+            *unseen_warnings(profile.unseen, is_like=is_like),
+            *_outlier_warnings(train, profile, is_like=is_like),
             *([] if options.like else log_scale_lines(train.columns)),
             *untrained_warnings(train.label.name, train.label.classes, train.class_counts),
         ]
@@ -183,12 +184,12 @@ class _Preparation:
         return manifests, overview_page(manifests, profile, read.scan.missing, notes)
 
 
-def _outlier_warnings(train: DatasetManifest, profile: Profile) -> list[str]:
+def _outlier_warnings(train: DatasetManifest, profile: Profile, *, is_like: bool) -> list[str]:
     sample = profile.sample
-    lines = outlier_warnings(train.columns, sample.columns(train.columns), profile.moments)
+    lines = outlier_warnings(train.columns, sample.columns(train.columns), profile.moments, is_like=is_like)
     if train.label.task != "regression":
         return lines
-    return [*label_outlier_warnings(train.label.name, sample.labels, profile.labels), *lines]
+    return [*label_outlier_warnings(train.label.name, sample.labels, profile.labels, is_like=is_like), *lines]
 
 
 def _opened(sources: Mapping[str, str], scratch: Path, engine: Engine | None) -> dict[str, SourcePath | None]:

@@ -110,12 +110,15 @@ def read_sources(
                 main = opened[""]
                 notes, late, readers = [*main.notes], list[str](), []
                 for split, source in opened.items():
-                    log(note for note in source.notes if note not in logged)
-                    logged |= {*source.notes}
+                    # A folder may have the files of a split, too.
+                    place = f"{split}_source: " if split and files.get(split) else ""
+                    of_source = [f"{place}{note}" for note in source.notes]
+                    log(note for note in of_source if note not in logged)
+                    logged |= {*of_source}
                     readers.append(source.late_findings)
-                    notes += [note for note in source.notes if note not in notes]
+                    notes += [note for note in of_source if note not in notes]
                     scanner.add(source, rejected, _SPLITS[split], has_fixed_splits=len(sources) > 1)
-                    late += [note for note in source.late_notes() if note not in late]
+                    late += [note for line in source.late_notes() if (note := f"{place}{line}") not in late]
                 scan = scanner.result(rejected)
                 break
         except ReadAgain as found:

@@ -251,7 +251,7 @@ def test_tabs_separate_columns_of_values_with_equally_many_words(file, run):
 
 def test_a_header_that_occurs_again_is_refused(file, run):
     source = file("joined.csv", "x,label\n" + "1,a\n2,b\n" * 9 + "x,label\n" + "1,a\n2,b\n" * 9)
-    with pytest.raises(ValueError, match="row 20 has the names of the columns again: remove all such rows but the fir"):
+    with pytest.raises(ValueError, match=r"row 20 of joined.csv has the names of the columns again: remove the row"):
         run(source, csv_format=parse_csv_format({"header": True}))
 
 
@@ -448,26 +448,6 @@ def test_a_missing_text_of_one_source_is_used(file, run, capsys):
     main, other = (file(f"{number}.csv", "x,label\n" + f"1,a\n{text},b\n" * 10) for number, text in enumerate("?-"))
     run(main, sources={"test": str(other)}, csv_format=parse_csv_format({"missing": ["?", "-", "/"]}), test_fraction=0)
     assert 'has ["/"], which no value is' in capsys.readouterr().out
-
-
-def test_a_quoted_value_that_may_have_taken_rows_is_named(file, run, capsys):
-    taken = 'ham\t"open\n' + "spam\ttext\n" * 12 + 'ham\tclosed"\n'
-    options = {"columns": {"text": "text"}, "task": "classification", **ALL_FOR_TRAINING}
-    run(file("data.tsv", "label\ttext\n" + taken + "ham\tx\nspam\ty\n" * 9), **options)
-    assert "lines that look like rows, and begins with '\"open" in capsys.readouterr().out
-    numbers = "".join(f"{i}\tone\ttwo\n" for i in range(9))
-    three = 'x\ty\ttext\n1\ta\t"one\n%s\ttwo\tthree\nfour"\n'
-    for first, is_named in (("7", True), ("seven", False)):
-        run(
-            file(f"{first}.tsv", three % first + numbers.replace("x", "y")),
-            columns={"text": "text"},
-            label_column="x",
-            task="regression",
-            **ALL_FOR_TRAINING,
-        )
-        assert ("look like rows" in capsys.readouterr().out) == is_named
-    run(file("review.tsv", "label\ttext\n" + 'ham\t"one\ntwo,\nthree"\nspam\ty\n' * 9), **options)
-    assert "look like rows" not in capsys.readouterr().out
 
 
 def test_a_point_is_no_decimal_where_commas_are(file, run):

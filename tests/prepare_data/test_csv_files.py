@@ -207,7 +207,7 @@ def test_what_is_found_for_the_file_of_a_split_has_a_line(file, run, capsys, spl
     source = file("data.csv", "x,y,label\n" + "1,2,u\n2,3,v\n" * 20)
     run(source, sources={split: str(file("other.csv", text))})
     log = capsys.readouterr().out
-    assert [log.count(f"warning: {line}") for line in lines] == [1] * len(lines)
+    assert [log.count(f"warning: {split}_source: {line}") for line in lines] == [1] * len(lines)
 
 
 @pytest.mark.parametrize("title", ["|1x3 Cross validator", "# version 2; of the tool, final", "# made by a tool"])

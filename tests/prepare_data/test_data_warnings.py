@@ -215,13 +215,14 @@ def test_dates_are_no_ids_and_times_of_a_day_get_advice_for_dates(file, run, cap
 WITHOUT_POINTS = (
     "write them in the source without points, which may separate thousands, because the decimals are commas"
 )
+WITH_COMMAS = "write them in the source with decimal commas, because the decimals are commas"
 
 
 @pytest.mark.parametrize(
     ("values", "other", "csv_format", "advice"),
     [
         (("1.234", "12.345"), "0,5", {}, WITHOUT_POINTS),
-        (("1.23456", "12.3"), "1,25", {"decimal": ","}, WITHOUT_POINTS),
+        (("1.23456", "12.3"), "1,25", {"decimal": ","}, WITH_COMMAS),
         (
             ("1.234", "12.345"),
             "7",
@@ -242,7 +243,8 @@ def test_the_advice_for_numbers_beside_decimal_commas_works(file, run, capsys, v
     if other == "7":
         assert kind(values, {"decimal": "."}) == ["number", "number"]
     else:
-        plain = [value.replace(".", "").removesuffix(" kg") for value in values]
+        point = "," if advice == WITH_COMMAS else ""
+        plain = [value.replace(".", point).removesuffix(" kg") for value in values]
         assert kind(plain, {}) == ["number", "number"]
 
 

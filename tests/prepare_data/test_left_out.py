@@ -183,3 +183,13 @@ def test_the_lines_are_logged_and_shown_in_the_overview(run, file, tmp_path, cap
     assert printed[:2] == [f"warning: {line}" for line in notes]
     page = Page((tmp_path / "out" / "overview.html").read_text())
     assert [line in page.texts for line in notes] == [True, True]
+
+
+@pytest.mark.parametrize("label", ["label", "kind"])
+def test_a_missing_label_says_how_to_keep_rows_without_one(file, run, label):
+    source = file("data.csv", "x,c\n" + "1,a\n2,b\n" * 20)
+    with pytest.raises(ValueError, match=f"there is no column '{label}' in data.csv") as error:
+        run(source, label_column=label)
+    way = 'Set label_column to the column of the labels, or to "" to keep rows without a label'
+    assert (way in str(error.value)) == (label == "label")
+    assert run(source, label_column="", task="none")["train"].rows == 32

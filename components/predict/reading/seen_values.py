@@ -84,5 +84,5 @@ def seen_values(columns: Sequence[Column], rows: pa.RecordBatch) -> SeenValues:
         unknown = {text: int(rows) for text, rows in zip(names, counts.field("counts").to_pylist(), strict=True)}
         unknown = {text: rows for text, rows in unknown.items() if names[text] not in known}
         if unknown:
-            seen.add_unknown(column.name, sum(unknown.values()), [*unknown])
+            seen.add_unknown(column.name, sum(unknown.values()), [names[text] for text in unknown])
     return seen

@@ -15,7 +15,7 @@ from kfp_distributed.components.predict.reading.seen_values import seen_values
 from kfp_distributed.components.prepare_data.columns.column_names import ColumnsMissing
 from kfp_distributed.components.prepare_data.columns.python_values import python_values
 from kfp_distributed.components.prepare_data.columns.source import Source
-from kfp_distributed.components.prepare_data.columns.spelled_values import number_names, value_names
+from kfp_distributed.components.prepare_data.columns.spelled_values import as_written, number_names, value_names
 from kfp_distributed.components.prepare_data.preparation_options import Options
 from kfp_distributed.components.prepare_data.read import kept_types, options_like
 from kfp_distributed.components.prepare_data.sources.chunks import CHUNK_BYTES, Chunk, CountRows, FilePart, ignore_count
@@ -134,7 +134,7 @@ def _category(column: Column, texts: pa.StringArray) -> NDArray[Any]:
     if column.vocabulary:
         names = [*value_names(different.to_pylist(), column.vocabulary).values()]
     else:  # Nothing is known about the spelling of booleans.
-        names = number_names(different).to_pylist()
+        names = [*map(as_written, number_names(different).to_pylist())]
     by_index = _objects([None, *names])
     found: NDArray[Any] = by_index[coded.indices.fill_null(-1).to_numpy(zero_copy_only=False) + 1]
     return found

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from kfp_distributed.components.prepare_data.columns.conversations import CONVERSATION
 from kfp_distributed.components.prepare_data.columns.missing_texts import without_blanks_alone
-from kfp_distributed.components.prepare_data.columns.spelled_values import NUMBER
+from kfp_distributed.components.prepare_data.columns.spelled_values import NUMBER, as_written
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind
 from kfp_distributed.components.prepare_data.sources.read_rows import bounded
 from kfp_distributed.storage.dataset import Column
@@ -29,12 +29,16 @@ DIGITS = pa.dictionary(pa.int32(), pa.float64())
 """Stands for the type of numbers that have been digits only so far: with a leading zero, they are codes."""
 KEPT_DIGITS = pa.dictionary(pa.int32(), pa.int64())
 """The same for numbers that keep all their digits, as 64-bit integers."""
+KEPT_NUMBERS = pa.dictionary(pa.int64(), pa.float64())
+"""Stands for the type of kept numbers with fractions, whose floats do not have all whole numbers."""
 
 TextKind = Literal["number", "digits", "date", "category"]
 """What texts are. Numbers are "digits" while none of them has a sign or point: with leading zeros, they are codes."""
 
 CSV_TYPES: Mapping[TextKind, pa.DataType] = {"number": pa.float64(), "digits": DIGITS}
 """Types in which columns of CSV files are read. Others are read as texts."""
+KEPT_CSV_TYPES: Mapping[TextKind, pa.DataType] = {"number": KEPT_NUMBERS, "digits": KEPT_DIGITS}
+"""The same for kept columns."""
 
 KEPT_TYPES: Mapping[DeclaredKind, pa.DataType] = {
     "text": pa.string(),
@@ -94,8 +98,13 @@ def kept_type_of_texts(kind: TextKind) -> pa.DataType:
     return {"number": pa.float64(), "digits": pa.int64(), "date": pa.timestamp("us")}.get(kind, pa.string())
 
 
-def check_type(name: str, kind: pa.DataType) -> None:
+def check_type(name: str, kind: pa.DataType, *, can_drop: bool = True) -> None:
     """Check that the values of a column are numbers or have a usual text form.
+
+    Args:
+        name: Name of the column.
+        kind: Type of its values.
+        can_drop: Whether parameters can change what becomes of the column. Default: true.
 
     Raises:
         ValueError: They are lists or of another type that is no single value.
@@ -103,7 +112,7 @@ def check_type(name: str, kind: pa.DataType) -> None:
     if not re.fullmatch(_SCALARS, str(plain_type(kind))):
         raise ValueError(
             f"column {name!r} is of type {kind}: allowed are numbers, texts, booleans, dates and times. "
-            + _advice_for_type(name, plain_type(kind))
+            + (_advice_for_type(name, plain_type(kind)) if can_drop else "Write it as the training rows have it")
         )
 
 
@@ -149,7 +158,7 @@ def cast(name: str, values: pa.Array, kind: str, *, can_drop: bool = True) -> pa
     Raises:
         ValueError: A value does not fit the kind.
     """
-    check_type(name, values.type)
+    check_type(name, values.type, can_drop=can_drop)
     is_number = kind == "number"
     try:
         if re.search("string|binary", str(values.type)):
@@ -191,7 +200,7 @@ def _infinities(values: pa.Array) -> int:
 
 def texts_of(name: str, values: pa.Array, *, can_drop: bool = True) -> pa.Array:
     """Return the values of a category, label or group as texts, see `cast`. NaN and blanks alone are missing."""
-    check_type(name, values.type)
+    check_type(name, values.type, can_drop=can_drop)
     if pa.types.is_floating(values.type):
         values = pc.if_else(pc.is_nan(values), None, values)
     return cast(name, values, "category", can_drop=can_drop)
@@ -273,7 +282,7 @@ def lines_about_words(first: Mapping[str, pa.StringArray]) -> list[str]:
         are_numbers = pc.match_substring_regex(counts.field("values"), rf"^\s*{NUMBER}\s*$")
         words = counts.field("values").filter(pc.invert(are_numbers))
         if len(words) == 1 and are_numbers.true_count >= _LEAST_NUMBERS:
-            word = words[0].as_py()
+            word = as_written(words[0].as_py())
             lines.append(
                 f"column {name!r} has numbers and the text {word!r}, which most of its first rows have, and becomes a "
                 f"category. If the text means a missing value, add it to missing of csv_format: {json.dumps([word])}"

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,7 +12,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.columns.dates import (
+    DAY_POINT_MONTH,
     ISO,
+    YEAR_POINT_MONTH,
     date_kind,
     digits,
     family_of,
@@ -28,6 +30,12 @@ from kfp_distributed.storage.dataset import Column
 
 # So many characters of a value are in a line.
 _SHOWN = 40
+_OF_POINTS = (YEAR_POINT_MONTH, DAY_POINT_MONTH)
+_MONTHS = ("%Y%m", *_OF_POINTS)
+# Fewer different numbers may be months, or days and months, by chance.
+_LEAST_MONTHS, _LEAST_DAYS = 3, 10
+# It is the first day whose number is no month.
+_FIRST_DAY = 13
 
 
 @dataclass(frozen=True)
@@ -83,14 +91,18 @@ class DateForms:
             )
         for name, (text, forms) in self.short.items():
             lines.append(
-                f"column {name!r} may have dates whose years have two digits, such as {text!r}, and becomes a "
-                f"category. If it has, {_choices(text, forms)}"
+                f"column {name!r} may have {_what(forms)}, such as {text!r}, and becomes a category. If it has, "
+                f"{_choices(text, forms)}"
             )
         return bounded(lines)
 
     def _reading(self, name: str) -> str:
         text, form = self.examples.get(name, ""), self.form(name)
         return text and f" of the form {form}, such as {text!r} = {iso_text(text, form)}"
+
+
+def _what(forms: Sequence[str]) -> str:
+    return "years and months" if YEAR_POINT_MONTH in forms else "dates whose years have two digits"
 
 
 def _choices(text: str, forms: Sequence[str]) -> str:
@@ -107,10 +119,12 @@ class PlainDates:
     Attributes:
         forms: The forms. None before the first number.
         example: The lowest of the first numbers, in the digits of its date.
+        months: The different numbers, while all may be months or days without a year.
     """
 
     forms: Sequence[str] | None = None
     example: str = ""
+    months: Set[str] = frozenset()
 
     def add(self, numbers: NDArray[Any]) -> None:
         """Add a batch of numbers and NaN."""
@@ -119,7 +133,8 @@ class PlainDates:
                 # Arrow may change the 16th digit of a decimal number.
                 texts = [f"{number:.15g}" for number in np.unique(part[np.isfinite(part)]).tolist()]
                 forms = plain_forms(texts, self.forms) if texts else self.forms
-                self.merge(PlainDates(forms, digits(texts[0], forms[0]) if texts and forms else ""))
+                example = digits(texts[0], forms[0]) if texts and forms and forms[0] not in _OF_POINTS else ""
+                self.merge(PlainDates(forms, example, {*texts}))
 
     def merge(self, other: "PlainDates") -> None:
         """Add the numbers of the rows that follow."""
@@ -127,6 +142,23 @@ class PlainDates:
             self.forms, self.example = other.forms, other.example
         elif other.forms is not None:
             self.forms = [form for form in self.forms if form in other.forms]
+        # There are few months in all years.
+        self.months = self.months | other.months if {*_MONTHS}.intersection(self.forms or ()) else frozenset()
+
+    def inputs(self) -> Iterator[tuple[str, str]]:
+        """Yield the forms that the numbers of an input have without doubt, with an example of each."""
+        forms = self.forms or ()
+        yield from ((form, self.example) for form in forms if form in ("%Y%m%d", "%m.%Y"))
+        if [*forms] == ["%Y%m"] and len(self.months) >= _LEAST_MONTHS:
+            yield "%Y%m", min(self.months)
+        # Without a zero, the digits after the point may be others than months: 2018.1 is January or October.
+        of_zeros = sorted(text for text in self.months if ".0" in text)
+        if YEAR_POINT_MONTH in forms and of_zeros and len(self.months) >= _LEAST_MONTHS:
+            yield YEAR_POINT_MONTH, of_zeros[0]
+        # Most quantities have other fractions.
+        of_days = [text for text in of_zeros if float(text) >= _FIRST_DAY]
+        if DAY_POINT_MONTH in forms and of_days and len(self.months) >= _LEAST_DAYS:
+            yield DAY_POINT_MONTH, of_days[0]
 
 
 def lines_about_plain_dates(columns: Mapping[str, PlainDates], time_column: str, times: PlainDates) -> list[str]:
@@ -138,17 +170,28 @@ def lines_about_plain_dates(columns: Mapping[str, PlainDates], time_column: str,
         times: Its numbers.
     """
     lines = [
-        f"column {name!r} has numbers such as {numbers.example}, which may be dates. If they are, set columns to "
-        f'{{{name!r}: "date {form}"}}'
+        f"column {name!r} has numbers such as {example}, which may be dates. If they are, "
+        + (
+            "write them with their year in the source"
+            if form == DAY_POINT_MONTH
+            else f'set columns to {{{name!r}: "date {form}"}}'
+        )
+        + (", and write October as 2018.10" if form == YEAR_POINT_MONTH else "")
         for name, numbers in columns.items()
-        for form in numbers.forms or ()
-        if form in ("%Y%m%d", "%m.%Y")
+        for form, example in numbers.inputs()
     ]
-    # The numbers of the first form have the order of the days.
-    if times.forms and "%Y%m%d" not in times.forms:
+    forms = [form for form in times.forms or () if form not in _OF_POINTS]
+    lines += [
+        f"time_column {time_column!r} has numbers such as {example}, and the rows have their order. If they are days "
+        "and months, write them with their year in the source"
+        for form, example in times.inputs()
+        if form == DAY_POINT_MONTH
+    ]
+    # The numbers of these forms have the order of the days.
+    if forms and "%Y%m%d" not in forms and forms != ["%Y%m"]:
         lines.append(
             f"time_column {time_column!r} has numbers such as {times.example}, and the rows have their order. If they "
-            f"are dates, {_choices(times.example, times.forms)}"
+            f"are dates, {_choices(times.example, forms)}"
         )
     return bounded(lines)
 
@@ -193,12 +236,11 @@ def find_forms(
             families[name] = family
         elif 2 * are_dates.true_count > len(texts):
             mixed[name] = texts.filter(pc.invert(are_dates))[0].as_py()
-        elif own := short_forms(texts) if len(texts) else []:
+        # Numbers may be times, too.
+        elif (own := short_forms(texts) if len(texts) else []) and not (name in needed and YEAR_POINT_MONTH in own):
             text = next(text for text in texts.to_pylist() if iso_text(text, own[0])).strip()
             if name in needed:
-                raise ValueError(
-                    f"column {name!r} has dates whose years have two digits, such as {text!r}: {_choices(text, own)}"
-                )
+                raise ValueError(f"column {name!r} has {_what(own)}, such as {text!r}: {_choices(text, own)}")
             short[name] = text, own
     orders = {name: orders_of(first[name], family) for name, family in families.items() if len(family) > 1}
     unclear = [name for name, found in orders.items() if not found]

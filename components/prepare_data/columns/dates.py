@@ -40,6 +40,8 @@ _SHORT_FORMS = [
     for first, second, third in (("%d", "%m", "%y"), ("%m", "%d", "%y"), ("%y", "%m", "%d"), ("%d", "%b", "%y"))
 ] + [f"{first}{sign}{second}" for sign in "- /" for first, second in (("%b", "%y"), ("%y", "%b"))]
 """Forms whose years have two digits. They are not read without a word of the user: what is the century?"""
+YEAR_POINT_MONTH = "%Y.%m"
+"""A form that numbers and versions have, too. It is not read without a word of the user."""
 
 _NAMES = [datetime(2000, month, 1, tzinfo=UTC).strftime("%B") for month in range(1, 13)]
 _PARTS = {
@@ -47,7 +49,7 @@ _PARTS = {
     "%y": r"\d{2}",
     "%m": r"(0?[1-9]|1[0-2])",
     "%d": r"(0?[1-9]|[12]\d|3[01])",
-    "%b": f"(?i:{'|'.join(name[:3] for name in _NAMES)})",
+    "%b": f"(?i:Sept|{'|'.join(name[:3] for name in _NAMES)})",
     "%B": f"(?i:{'|'.join(_NAMES)})",
     ".": r"\.",
 }
@@ -59,12 +61,21 @@ _TIME_AT_END = re.compile(rf"[T\s]\s*{_TIME}$")
 _MONTH = rf"{_PARTS['%b']}[a-zA-Z]{{0,6}}"
 _MAY_BE_DATE = rf"^\s*(\d{{1,4}}[-/.]\d|(\d{{1,2}}[- /]?)?{_MONTH}[- /]?\d|\d{{4}}[- /]{_MONTH})"
 _UTC = re.compile("UTC|GMT|Z")
+_ISO_START = re.compile(r"\d{4}-\d")
+_SEPT = re.compile("(?i)sept(?!e)")
 _PLAIN = {"%Y": r"(1[89]|20)\d{2}", "%y": r"\d{2}", "%m": "(0[1-9]|1[0-2])", "%d": r"(0[1-9]|[12]\d|3[01])"}
-_PLAIN_FORMS = ("%Y%m%d", "%d%m%Y", "%m%d%Y", "%y%m%d", "%d%m%y", "%m%d%y", "%m%Y", "%m.%Y")
+_PLAIN_FORMS = ("%Y%m%d", "%d%m%Y", "%m%d%Y", "%y%m%d", "%d%m%y", "%m%d%y", "%m%Y", "%m.%Y", "%Y%m")
 # A number such as 101 is a count rather than the first day of the year 2000.
 _PLAIN_PATTERNS = {
     form: re.sub("%.", lambda part: _PLAIN[part[0]], re.sub("^%y", r"(0[1-9]|[1-9]\\d)", form).replace(".", r"\."))
     for form in _PLAIN_FORMS
+}
+DAY_POINT_MONTH = "%d.%m"
+"""The form of numbers such as 29.06, which have no year."""
+# Numbers lose the zero of October alone: 2018.1 is 2018.10 where January is 2018.01.
+_MONTHS_AFTER_POINT = {
+    YEAR_POINT_MONTH: rf"{_PLAIN['%Y']}\.(0[1-9]|1[12]?)",
+    DAY_POINT_MONTH: r"([1-9]|[12]\d|3[01])\.(0[1-9]|1[12]?)",
 }
 _NUMBER = re.compile(r"(\d+)(?:\.(\d+))?", re.ASCII)
 _TIME_DIRECTIVES = re.compile("%[HIMSpfzXcT]")
@@ -83,7 +94,7 @@ def _pattern(form: str) -> str:
     return rf"^\s*{day}([T ]\s*{_TIME})?\s*$"
 
 
-_PATTERNS = {form: _pattern(form) for family in (*_FAMILIES, _SHORT_FORMS) for form in family}
+_PATTERNS = {form: _pattern(form) for family in (*_FAMILIES, _SHORT_FORMS, [YEAR_POINT_MONTH]) for form in family}
 # Days alone have several spellings, in digits and in times of day.
 _FORMS_OF_DAYS = [form for family in _FAMILIES for form in family if "%d" in form]
 # Dates whose day and month may be in either order, unless one of the numbers is above 12.
@@ -127,8 +138,9 @@ def orders_of(texts: pa.StringArray, family: Sequence[str]) -> dict[str, str]:
 
 
 def short_forms(texts: pa.StringArray) -> list[str]:
-    """Return the forms with a year of two digits that most texts have."""
-    matches = {form: pc.match_substring_regex(texts, _PATTERNS[form]).true_count for form in _SHORT_FORMS}
+    """Return the forms that most texts have and that are not read without a word of the user, such as 15.10.18."""
+    forms = (*_SHORT_FORMS, YEAR_POINT_MONTH)
+    matches = {form: pc.match_substring_regex(texts, _PATTERNS[form]).true_count for form in forms}
     return [form for form, count in matches.items() if 2 * count > len(texts) and count == max(matches.values())]
 
 
@@ -139,10 +151,13 @@ def plain_forms(texts: Sequence[str], forms: Sequence[str] | None = None) -> lis
         texts: The numbers in their shortest form.
         forms: The forms that they may have. Default: all.
     """
-    return [form for form in (_PLAIN_FORMS if forms is None else forms) if all(_is_plain(text, form) for text in texts)]
+    forms = (*_PLAIN_FORMS, *_MONTHS_AFTER_POINT) if forms is None else forms
+    return [form for form in forms if all(_is_plain(text, form) for text in texts)]
 
 
 def _is_plain(text: str, form: str) -> bool:
+    if form in _MONTHS_AFTER_POINT:
+        return re.fullmatch(_MONTHS_AFTER_POINT[form], text) is not None
     try:
         return re.fullmatch(_PLAIN_PATTERNS[form], digits(text, form)) is not None
     except ValueError:
@@ -337,7 +352,11 @@ def _time(text: str, form: str) -> datetime:
     Raises:
         ValueError: It is no date of the form.
     """
+    if "%b" in form:  # Python knows no other short name of September.
+        text = _SEPT.sub("Sep", text)
     if form == ISO:
+        if not _ISO_START.match(text):  # Python reads 20181015, too, which may be another number.
+            raise ValueError(text)
         try:
             return datetime.fromisoformat(_UTC.sub("+00:00", text))
         except ValueError:

@@ -33,7 +33,7 @@ from kfp_distributed.components.prepare_data.columns.dates import (
 )
 from kfp_distributed.components.prepare_data.columns.list_texts import list_of_text
 from kfp_distributed.components.prepare_data.columns.python_values import python_values
-from kfp_distributed.components.prepare_data.columns.spelled_values import MERGED_FROM, number_names
+from kfp_distributed.components.prepare_data.columns.spelled_values import POINT_OF_TEXT, are_merged, number_names
 from kfp_distributed.components.prepare_data.columns.split_times import DATES, is_number, time_keys
 from kfp_distributed.components.prepare_data.sources.chunks import (
     CHUNK_BYTES,
@@ -226,10 +226,7 @@ class _Converter:
     def names(self, name: str, values: pa.Array) -> pa.StringArray:
         """Return values of a label, a category or a group as texts."""
         if pa.types.is_floating(values.type):
-            # Arrow has no absolute values of 16-bit floats.
-            sizes = pc.abs(values.cast(pa.float64()))
-            are_merged = pc.and_(pc.is_finite(sizes), pc.greater_equal(sizes, float(MERGED_FROM[values.type])))
-            for row in _rows(pc.fill_null(are_merged, False)):
+            for row in _rows(are_merged(values)):
                 self._add(
                     row,
                     name,
@@ -253,6 +250,7 @@ class _Converter:
             # Which other values the column has is not known yet. Groups that become one stay in one split.
             if split_by.time_form == ISO:
                 key = number_names(pc.utf8_trim_whitespace(self.names(split_by.column, values)), of_any_form=True)
+                key = pc.replace_substring(key, POINT_OF_TEXT, ".")
             else:
                 times = self._microseconds(split_by.column, values, split_by.time_form, is_needed=True)
                 key = times.cast(pa.timestamp("us")).cast(pa.string())

@@ -17,6 +17,12 @@ NUMBER = rf"({FINITE}|[-+]?(?i:inf(inity)?))"
 MERGED_FROM = {pa.float16(): 2**11, pa.float32(): 2**24, pa.float64(): 2**53}
 """From here on, floats of a type do not have all whole numbers, so that different ones become equal."""
 
+LOSES_DIGITS = "a whole number of 2⁵³ or more in a column with fractions, whose 64-bit floats do not hold its digits"
+"""What is wrong with a number of a kept column."""
+
+POINT_OF_TEXT = "\0."
+"""Stands for a point that makes no fraction: where decimals have commas, 1.000 is 1000 or a version, but not 1."""
+
 _Kind = Literal["booleans", "numbers", "texts"]
 
 _BOOLEANS = {"false", "true"}
@@ -28,6 +34,13 @@ _DIGITS = r"((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)"
 _WRITTEN = r"^\s*-?(0|[1-9]\d*)(\.0*|\.\d*[1-9])?(e[-+]\d{2,3})?\s*$"
 _ANY_FORM = rf"^\s*[-+]?{_DIGITS}([eE][-+]?[0-9]{{1,3}})?\s*$"
 _IS_LONGER = r"^\s|\s$|^\+|^-?\.|\.\d*0$|\.$|[eE]|^-0$"
+
+
+def are_merged(numbers: pa.Array) -> pa.BooleanArray:
+    """Return which floats are so large that different whole numbers become equal. Infinity and null are not."""
+    sizes = pc.abs(numbers.cast(pa.float64()))  # Arrow has no absolute values of 16-bit floats.
+    are_large = pc.and_(pc.is_finite(sizes), pc.greater_equal(sizes, float(MERGED_FROM[numbers.type])))
+    return pc.fill_null(are_large, False)
 
 
 def are_booleans(texts: Collection[str]) -> bool:
@@ -60,6 +73,11 @@ def number_names(texts: pa.StringArray, *, of_any_form: bool = False) -> pa.Stri
     return pc.replace_with_mask(texts, is_longer, names.take(coded.indices))
 
 
+def as_written(text: str) -> str:
+    """Return a text as the source has it, without what stands for a point."""
+    return text.replace(POINT_OF_TEXT, ".")
+
+
 def numbers_of(texts: pa.StringArray) -> pa.DoubleArray:
     """Return the numbers of texts, null for other texts and codes."""
     plain = pc.utf8_trim_whitespace(texts)
@@ -87,7 +105,25 @@ def value_names(texts: Collection[str], known: Collection[str] | None = None) ->
         return dict(zip(texts, _names(texts, _kind_of(texts)), strict=True))
     kind, spelled = _spelling(tuple(known))
     names = zip(texts, _names(texts, kind), strict=True)
-    return {text: spelled.get(text) or spelled.get(name, text) for text, name in names}
+    return {text: spelled.get(text) or spelled.get(name, as_written(text)) for text, name in names}
+
+
+def check_points(column: str, names: Mapping[str, str]) -> None:
+    """Check that no value of a column is written with a decimal comma, and with a point that makes no fraction.
+
+    Args:
+        column: Name of the column.
+        names: The name of each text, see `value_names`.
+
+    Raises:
+        ValueError: A value is written in both ways.
+    """
+    of_points = {name for text, name in names.items() if POINT_OF_TEXT in text}
+    if both := [name for text, name in names.items() if POINT_OF_TEXT not in text and name in of_points]:
+        raise ValueError(
+            f"column {column!r} has {both[0].replace('.', ',')} and {both[0]}, but the decimals are commas, and a "
+            "point may separate thousands: write its numbers in one way in the source"
+        )
 
 
 @lru_cache(1024)
@@ -111,4 +147,4 @@ def _names(texts: Collection[str], kind: _Kind) -> list[str]:
     if kind == "booleans":
         return [text.strip().lower() for text in texts]
     names = number_names(pa.array(texts, pa.string()), of_any_form=kind == "numbers").to_pylist()
-    return [name.strip() for name in names]
+    return [as_written(name.strip()) for name in names]

@@ -48,6 +48,7 @@ _TEXT_NUMBER = (
     r"(?!\s*0\d+\s*$|\s*\d*(?:1st|2nd|3rd|\dth)\s*$)"
     r"\s*[-+\u2212]?[$€£¥]?\s?\d+([.,'\u2019 \u00a0\u2007\u2009\u202f]\d{3})*([.,]\d+)?\s?([%$€£¥]|[^\W\d_]{1,12})?\s*"
 )
+_THOUSANDS = r"\s*[-+]?[1-9]\d{0,2}(\.\d{3})+\s*"
 _COMMA_NUMBER = r"\s*[-+]?\d+(,\d+)?\s*"
 
 
@@ -112,7 +113,8 @@ def column_warnings(
         columns: The inputs.
         rows: Rows of the source.
         filled: Columns of numbers whose gaps are filled with the median. Default: none.
-        is_like: Whether another dataset decides what becomes of missing values. Default: the parameters do.
+        is_like: Whether another dataset decides the inputs and what becomes of missing values. Default: the parameters
+            do.
         decimal: Character before the fraction of a number in the source. Default: a point.
     """
     return bounded(
@@ -126,27 +128,33 @@ def column_warnings(
     )
 
 
-def scaling_warnings(columns: Sequence[Column]) -> list[str]:
-    """Return one line for each tensor that is too large for a mean and deviation of each element."""
+def scaling_warnings(columns: Sequence[Column], *, is_like: bool = False) -> list[str]:
+    """Return one line for each tensor that is too large for a mean and deviation of each element.
+
+    Args:
+        columns: The inputs.
+        is_like: See `column_warnings`.
+    """
+    advice = ". If they have different units, scale them in the source or write smaller arrays" * (not is_like)
     return [
         f"column {column.name!r} has {math.prod(column.shape):,} elements in a row, more than {MAXIMUM_FEATURES:,}: "
-        "trainers scale all of them by one mean and standard deviation. If they have different units, scale them in "
-        "the source or write smaller arrays"
+        f"trainers scale all of them by one mean and standard deviation{advice}"
         for column in columns
         if has_common_statistics(column)
     ]
 
 
-def leakage_warnings(predictors: Sequence[Predictor]) -> list[str]:
+def leakage_warnings(predictors: Sequence[Predictor], *, is_like: bool = False) -> list[str]:
     """Return one line for each column that predicts the label nearly always.
 
     Args:
         predictors: The columns, the best predictor first.
+        is_like: See `column_warnings`.
     """
+    advice = ". If its value is only known after the label is (leakage), name it in drop_columns" * (not is_like)
     lines = [
         f"column {predictor.column!r} alone predicts the label of {predictor.accuracy:.1%} of the rows; the most "
-        f"frequent class is right for {predictor.majority_accuracy:.1%}. If its value is only known after the label "
-        "is (leakage), name it in drop_columns"
+        f"frequent class is right for {predictor.majority_accuracy:.1%}{advice}"
         for predictor in predictors
         if predictor.error_reduction >= SUSPICIOUS_REDUCTION
     ]
@@ -177,12 +185,17 @@ def duplicate_warnings(duplicates: Sequence[Duplicates], collapsed: Sequence[str
     ]
 
 
-def unseen_warnings(unseen: Sequence[Unseen]) -> list[str]:
-    """Return one line for each category with values that no training row has; first those of no use in a split."""
+def unseen_warnings(unseen: Sequence[Unseen], *, is_like: bool = False) -> list[str]:
+    """Return one line for each category with values that no training row has; first those of no use in a split.
+
+    Args:
+        unseen: The categories.
+        is_like: See `column_warnings`.
+    """
     lines = [
         f"column {category.column!r} has {len(category.values):,} value{'s' * (len(category.values) > 1)} in no "
         f"training row, such as {_example(category)}. "
-        + _lost_splits(category)
+        + _lost_splits(category, is_like=is_like)
         + f"Validation and test rows with them ({category.rows:,}) count as rows without a value, as new values will "
         "when the model is used"
         for category in sorted(unseen, key=lambda category: not category.splits)
@@ -202,18 +215,21 @@ def _warnings_of_column(
 ) -> list[str]:
     lines, present = [], counts.values.total()
     if counts.missing == rows:
-        lines.append(f"column {name!r} has no value in any of {rows:,} rows: name it in drop_columns")
+        advice = "write it as the training rows have it" if is_like else "name it in drop_columns"
+        lines.append(f"column {name!r} has no value in any of {rows:,} rows: {advice}")
     elif counts.missing:
         lines.append(
             f"column {name!r} has no value in {counts.missing:,} of {rows:,} rows: they "
             + _goal(counts.kind, is_filled=is_filled, is_like=is_like)
         )
-    lines += _warnings_of_numbers(name, counts, rows)
+    lines += _warnings_of_numbers(name, counts, rows, is_like=is_like)
     if counts.is_constant(rows) and not counts.precision.collapses():
         present_rows = rows - counts.missing
         lines.append(
             f"column {name!r} has the same value in all {present_rows:,} rows"
-            f"{' that have one' if counts.missing else ''}: a model learns nothing from it. Name it in drop_columns"
+            f"{' that have one' if counts.missing else ''}: a model learns nothing from it"
+            + ". Name it in drop_columns"
+            * (not is_like)
         )
     # A declared column is what the user says.
     if numbers := () if counts.is_declared else text_numbers(counts.values):
@@ -226,8 +242,9 @@ def _warnings_of_column(
         lines.append(
             f"column {name!r} has {len(counts.values):,} different texts in {present:,} rows, of the form "
             f"{text_form(next(iter(counts.values)))!r} (a date, an ID, free text?): a model learns nothing from a "
-            "value that occurs once. Name it in drop_columns, or write numbers or fewer categories in the source. If "
-            f'they are dates, set columns to {{{name!r}: "date FORM"}}, with a format of strptime'
+            "value that occurs once"
+            + f". Name it in drop_columns, or write numbers or fewer categories in the source. If they are dates, set "
+            f'columns to {{{name!r}: "date FORM"}}, with a format of strptime' * (not is_like)
         )
     elif alike := next(pairs_alike(counts.values), None):
         lines.append(
@@ -237,12 +254,12 @@ def _warnings_of_column(
     return lines
 
 
-def _lost_splits(category: Unseen) -> str:
+def _lost_splits(category: Unseen, *, is_like: bool) -> str:
     if not category.splits:
         return ""
     return (
         f"No value of the {' and '.join(category.splits)} rows is in a training row, so that the column tells a model "
-        "nothing there: write its values in one way in all files, or name it in drop_columns. "
+        f"nothing there: write its values in one way in all files{'' if is_like else ', or name it in drop_columns'}. "
     )
 
 
@@ -264,44 +281,55 @@ def _goal(kind: str, *, is_filled: bool, is_like: bool) -> str:
     )
 
 
-def _warnings_of_numbers(name: str, counts: ColumnCounts, rows: int) -> list[str]:
-    """Return one line if a column of numbers loses precision or looks like an ID."""
+def _warnings_of_numbers(name: str, counts: ColumnCounts, rows: int, *, is_like: bool) -> list[str]:
+    """Return one line if a column of numbers loses precision or looks like an ID.
+
+    Where another dataset decides the inputs and their units, nothing can be done about it.
+    """
+    problem, advice = _problem_of_numbers(name, counts, rows)
+    return [f"column {name!r} {problem}{'' if is_like else advice}"] if problem else []
+
+
+def _problem_of_numbers(name: str, counts: ColumnCounts, rows: int) -> tuple[str, str]:
+    """Return what is wrong with a column of numbers, and what to do about it; "" for nothing."""
     collapsed = counts.precision.collapses()
     if collapsed:
         small, large = map(_plain, collapsed)
         if counts.is_date:
-            return [
-                f"column {name!r} has different times that become equal as 32-bit floats: the days {small} and {large} "
-                f"become {_plain(float(np.float32(collapsed[0])))}. If the time of day matters, write it into a column "
-                "of its own in the source, such as the minutes since midnight"
-            ]
-        return [
-            f"column {name!r} has different numbers that become equal as 32-bit floats: {small} and {large} become "
-            f"{_plain(float(np.float32(collapsed[0])))}. Subtract an offset in the source, such as the lowest number. "
-            "If they are IDs, name the column in drop_columns"
-        ]
+            return (
+                f"has different times that become equal as 32-bit floats: the days {small} and {large} become "
+                f"{_plain(float(np.float32(collapsed[0])))}",
+                ". If the time of day matters, write it into a column of its own in the source, such as the minutes "
+                "since midnight",
+            )
+        return (
+            f"has different numbers that become equal as 32-bit floats: {small} and {large} become "
+            f"{_plain(float(np.float32(collapsed[0])))}",
+            ". Subtract an offset in the source, such as the lowest number. If they are IDs, name the column in "
+            "drop_columns",
+        )
     largest = max(counts.highest, counts.lowest, key=abs)
     if _LARGEST_TRAINED < abs(largest) < math.inf:
-        return [
-            f"column {name!r} has the number {largest:g}, near the end of the range of 32-bit floats "
-            f"({np.finfo(np.float32).max:.1e}): a training can end with NaN. To keep the column, divide it by a "
-            "constant in the source, else name it in drop_columns"
-        ]
+        return (
+            f"has the number {largest:g}, near the end of the range of 32-bit floats ({np.finfo(np.float32).max:.1e}): "
+            "a training can end with NaN",
+            ". To keep the column, divide it by a constant in the source, else name it in drop_columns",
+        )
     if max(counts.highest, -counts.lowest) > EXACT_NUMBERS:
-        return [
-            f"column {name!r} has numbers above {EXACT_NUMBERS:,}, which become 32-bit floats: close ones (IDs, "
-            "times) become equal. Subtract an offset or scale them in the source, or name the column in drop_columns"
-        ]
+        return (
+            f"has numbers above {EXACT_NUMBERS:,}, which become 32-bit floats: close ones (IDs, times) become equal",
+            ". Subtract an offset or scale them in the source, or name the column in drop_columns",
+        )
     can_be_id = (
         not counts.is_date and rows >= _MINIMUM_DISTINCT and name not in INDEX_NAMES and not counts.is_constant(rows)
     )
     if can_be_id and counts.whole_numbers.is_id(name):
-        return [
-            f"column {name!r} looks like an ID or row number and is used as an input: it has whole numbers, which "
-            "increase or decrease from each row to the next, or its name is that of an ID. If it is one, name it in "
-            "drop_columns"
-        ]
-    return []
+        return (
+            "looks like an ID or row number and is used as an input: it has whole numbers, which increase or decrease "
+            "from each row to the next, or its name is that of an ID",
+            ". If it is one, name it in drop_columns",
+        )
+    return "", ""
 
 
 def _plain(number: float) -> str:
@@ -328,15 +356,20 @@ def _number_advice(name: str, values: Collection[str], numbers: Sequence[str], d
     if decimal == ",":
         if not are_plain:
             return "write them in the source as plain numbers (1,5)"
+        has_thousands = all(re.fullmatch(_THOUSANDS, number) for number in numbers if "." in number)
+        way = "without points, which may separate thousands" if has_thousands else "with decimal commas"
         return (
-            "write them in the source without points, which may separate thousands, because the decimals are commas. "
-            'If no number of the source has a decimal comma, set decimal in csv_format to "."'
+            f"write them in the source {way}, because the decimals are commas. If no number of the source has a "
+            'decimal comma, set decimal in csv_format to "."'
         )
     if are_plain:
         return f'set columns to {{{name!r}: "number"}}'
     plain = "write them in the source as plain numbers (1.5)"
     if any("," in number for number in numbers) and all(re.fullmatch(_COMMA_NUMBER, number) for number in numbers):
-        return f'{plain}, or for CSV files set csv_format to {{"decimal": ","}} if their commas are decimal ones'
+        return (
+            f'{plain}, or for CSV files set csv_format to {{"decimal": ","}} if their commas are decimal ones and no '
+            "number of the source has a decimal point"
+        )
     return plain
 
 

@@ -20,15 +20,16 @@ _CLASS_NUMBERS = 60
 """So many whole numbers are named in any case. Common sets of classes are 10 digits, 26 letters or 47 characters."""
 
 
-def label_warnings(label: str, classes: Mapping[str, int]) -> list[str]:
+def label_warnings(label: str, classes: Mapping[str, int], *, is_like: bool = False) -> list[str]:
     """Return one line for each problem of the classes.
 
     Args:
         label: Name of the label.
         classes: Rows of each class.
+        is_like: Whether another dataset decides the task, so that classes are no quantities. Default: it is open.
     """
     lines = []
-    if quantities := _quantities(classes):
+    if not is_like and (quantities := _quantities(classes)):
         example = quantities[0][:EXAMPLE_LENGTH]
         lines.append(
             f"label_column {label!r} has {len(quantities):,} different numbers{_form(example)}, such as {example!r}: "

@@ -16,6 +16,7 @@ squares of their differences are less than the last digit of a loss of 1, which 
 
 # Percentiles of the range of most numbers. The wider ones count where most numbers are equal.
 _RANGES = ((25, 75), (10, 90), (1, 99))
+_LABEL_ADVICE = "Correct it, leave the row out, or write the logarithm of the numbers"
 
 
 class Outlier(NamedTuple):
@@ -70,7 +71,11 @@ def usual_range(numbers: NDArray[np.floating]) -> tuple[float, float] | None:
 
 
 def outlier_warnings(
-    columns: Sequence[Column], values: Mapping[str, NDArray[np.floating]], moments: Mapping[str, Moments]
+    columns: Sequence[Column],
+    values: Mapping[str, NDArray[np.floating]],
+    moments: Mapping[str, Moments],
+    *,
+    is_like: bool = False,
 ) -> list[str]:
     """Return one line for each input of numbers with an outlier.
 
@@ -78,7 +83,9 @@ def outlier_warnings(
         columns: The inputs.
         values: Values of a sample of rows by column, [rows, size of a value].
         moments: Statistics of the training rows by column.
+        is_like: Whether another dataset decides the inputs and their units. Default: the parameters do.
     """
+    others = ", write the logarithm of the numbers, or name the column in drop_columns" * (not is_like)
     return bounded(
         [
             f"column {column.name!r} {outlier}. "
@@ -86,7 +93,7 @@ def outlier_warnings(
                 "Correct or empty the value if it is wrong"
                 if column.log_unit is not None
                 else "Divided by it, the others become nearly equal, so that a model learns nothing from them. Correct "
-                "or empty the value, write the logarithm of the numbers, or name the column in drop_columns"
+                f"or empty the value{others}"
             )
             for column in columns
             if column.kind == "number"
@@ -95,14 +102,18 @@ def outlier_warnings(
     )
 
 
-def label_outlier_warnings(label: str, sample: NDArray[np.floating], moments: Mapping[str, Moments]) -> list[str]:
+def label_outlier_warnings(
+    label: str, sample: NDArray[np.floating], moments: Mapping[str, Moments], *, is_like: bool = False
+) -> list[str]:
     """Return one line for each split with an outlier among the numbers to predict.
 
     Args:
         label: Name of the label.
         sample: Labels of a sample of rows.
         moments: Statistics of the labels by split.
+        is_like: Whether another dataset decides the unit of the label. Default: the source does.
     """
+    advice = "Correct it, or leave the row out" if is_like else _LABEL_ADVICE
     lines = []
     for split, statistics in moments.items():
         if outlier := find_outlier(sample, statistics):
@@ -111,8 +122,5 @@ def label_outlier_warnings(label: str, sample: NDArray[np.floating], moments: Ma
                 if split == "train"
                 else "The scores of this split (rmse, r2) are those of this number alone"
             )
-            lines.append(
-                f"label_column {label!r} of the {split} split {outlier}. {effect}. Correct it, leave the row out, or "
-                "write the logarithm of the numbers"
-            )
+            lines.append(f"label_column {label!r} of the {split} split {outlier}. {effect}. {advice}")
     return lines

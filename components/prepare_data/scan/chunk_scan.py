@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.columns.date_columns import PlainDates
 from kfp_distributed.components.prepare_data.columns.source import SPLIT_KEY, Source
+from kfp_distributed.components.prepare_data.columns.spelled_values import as_written
 from kfp_distributed.components.prepare_data.columns.split_times import time_numbers
 from kfp_distributed.components.prepare_data.pieces.growing_vocabulary import GrowingVocabulary
 from kfp_distributed.components.prepare_data.preparation_options import Options
@@ -348,8 +349,8 @@ def check_distinct(name: str, vocabulary: GrowingVocabulary, options: Options) -
     if len(vocabulary.codes) > MAXIMUM_DISTINCT and not options.like:
         raise ValueError(
             f"column {name!r} has more than {MAXIMUM_DISTINCT} different values, of the form "
-            f"{text_form(next(iter(vocabulary.codes)))!r}: name it in drop_columns, or keep it for a function of "
-            f'your own by columns={{{name!r}: "text"}}'
+            f"{text_form(as_written(next(iter(vocabulary.codes))))!r}: name it in drop_columns, or keep it for a "
+            f'function of your own by columns={{{name!r}: "text"}}'
         )
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kfp_distributed.components.prepare_data.columns.look_alikes import by_look, shown_with
-from kfp_distributed.components.prepare_data.columns.spelled_values import FINITE, value_names
+from kfp_distributed.components.prepare_data.columns.spelled_values import FINITE, as_written, check_points, value_names
 from kfp_distributed.components.prepare_data.pieces.growing_vocabulary import GrowingVocabulary
 from kfp_distributed.components.prepare_data.report.data_warnings import text_form
 from kfp_distributed.components.prepare_data.report.label_warnings import regression_advice
@@ -84,7 +84,7 @@ class LabelCounts:
             unknown = [text for text, name in classes.items() if name not in like.label.classes]
             known = by_look(like.label.classes if unknown else ())
             for row in _rows(pc.is_in(labels, pa.array(unknown, pa.string()))):
-                shown = shown_with(labels[row].as_py(), known)
+                shown = shown_with(as_written(labels[row].as_py()), known)
                 problems[row] = (
                     f"is {shown}, which is no class of the dataset in like ({first_names(like.label.classes)}): write "
                     "it as one of them, or leave the row out"
@@ -128,7 +128,7 @@ class LabelCounts:
             advice = "name another label_column" + (advice and f", or {advice}")
             raise ValueError(
                 f"column {self._name!r} has more than {MAXIMUM_CLASSES:,} different values, of the form "
-                f"{text_form(next(iter(self.vocabulary.codes)))!r}: {advice}"
+                f"{text_form(as_written(next(iter(self.vocabulary.codes))))!r}: {advice}"
             )
 
     def merge(self, other: "LabelCounts") -> None:
@@ -174,6 +174,7 @@ class LabelCounts:
             return like.label if like else Label(self._name, task="regression"), (), {}
         rows = self.vocabulary.rows
         names = value_names(rows, like.label.classes if like else None)
+        check_points(self._name, names)
         class_rows = Counter[str]()
         for text, name in names.items():
             class_rows[name] += rows[text]

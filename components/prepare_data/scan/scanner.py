@@ -22,7 +22,7 @@ from kfp_distributed.components.prepare_data.columns.look_alikes import (
     shown_apart,
 )
 from kfp_distributed.components.prepare_data.columns.source import Source
-from kfp_distributed.components.prepare_data.columns.spelled_values import value_names
+from kfp_distributed.components.prepare_data.columns.spelled_values import as_written, check_points, value_names
 from kfp_distributed.components.prepare_data.pieces.growing_vocabulary import sorted_codes
 from kfp_distributed.components.prepare_data.pieces.piece_codes import PieceCodes
 from kfp_distributed.components.prepare_data.pieces.piece_files import PieceFiles, Pieces
@@ -242,6 +242,7 @@ class Merge:
         names: dict[str, dict[str, str]] = {}
         for name, vocabulary in self._all.vocabularies.items():
             names[name] = value_names(vocabulary.codes, known.get(name))
+            check_points(name, names[name])
             counts[name].missing = vocabulary.missing
             for text, rows in vocabulary.rows.items():
                 counts[name].values[names[name][text]] += rows
@@ -270,7 +271,9 @@ class Merge:
                 *column_warnings(
                     counts, self._all.rows, filled, is_like=like is not None, decimal=self._source.decimal
                 ),
-                *label_warnings(label.name, dict(zip(label.classes, class_counts, strict=True))),
+                *label_warnings(
+                    label.name, dict(zip(label.classes, class_counts, strict=True)), is_like=like is not None
+                ),
             ],
             tuple(name for name, count in counts.items() if count.precision.collapses()),
             self._codes(columns, names, spelled),
@@ -286,7 +289,7 @@ class Merge:
             return []
         return [
             f"left out the rows of {len(rare):,} class{'es' * (len(rare) > 1)} of one row (rare_classes), such as "
-            f"{rare[0][:EXAMPLE_LENGTH]!r}"
+            f"{as_written(rare[0])[:EXAMPLE_LENGTH]!r}"
         ]
 
     def _lines_about_dates(self) -> list[str]:

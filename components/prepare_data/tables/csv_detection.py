@@ -2,16 +2,18 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.columns.dates import family_of
-from kfp_distributed.components.prepare_data.columns.spelled_values import NUMBER, number_names
+from kfp_distributed.components.prepare_data.columns.spelled_values import FINITE, NUMBER, number_names
 from kfp_distributed.components.prepare_data.csv_format import CsvFormat
 
 _SEPARATORS = "|;,\t"
@@ -192,21 +194,37 @@ def check_header(rows: pa.RecordBatch) -> list[str]:
     )
 
 
-def check_repeated(rows: pa.RecordBatch) -> None:
-    """Check that the first row of a file, which has the names as the user says, does not occur again.
+def repeated_headers(rows: pa.RecordBatch, first: str, missing: Set[str]) -> NDArray[np.intp]:
+    """Return which rows have the names of their columns again, as in files that were joined.
+
+    One column alone tells nothing, because a word may be its name and a value. Numbers are names, too, such as years,
+    but one value must be a text.
 
     Args:
-        rows: The first rows as texts.
-
-    Raises:
-        ValueError: It does, as in files that were joined.
+        rows: Rows as texts, bytes and numbers.
+        first: The first name of the file. A byte order mark may be before it.
+        missing: Names that are null in the rows, because they are texts for a missing value.
     """
-    are_equal = pa.array([True] * rows.num_rows)
-    for column in rows.columns:
-        are_equal = pc.and_(are_equal, pc.fill_null(pc.equal(column, column[0]), not column[0].is_valid))
-    again = [row for row, is_equal in enumerate(are_equal.to_pylist(), 1) if is_equal][1:]
-    if again and any(column[0].is_valid for column in rows.columns):
-        raise ValueError(f"row {again[0]} has the names of the columns again: remove all such rows but the first")
+    found = np.arange(rows.num_rows)
+    are_texts = [pa.types.is_string(kind) or pa.types.is_binary(kind) for kind in rows.schema.types]
+    names = [*compress(rows.schema.names, are_texts)]
+    if rows.num_columns < 2 or not {*names} - missing:
+        return found[:0]
+    # Most rows differ in the first column that is compared.
+    for name in sorted(rows.schema.names, key=lambda name: (name not in names, name.strip() in missing)):
+        if not len(found):
+            break
+        values = rows[name].take(pa.array(found)) if len(found) < rows.num_rows else rows[name]
+        if name in names:
+            are_equal = pc.equal(values, pa.scalar(name, values.type))
+            if name == first:
+                are_equal = pc.or_(are_equal, pc.equal(values, pa.scalar(f"\ufeff{name}", values.type)))
+        elif re.fullmatch(FINITE, name):
+            are_equal = pc.equal(values, float(name))
+        else:
+            are_equal = pa.nulls(len(values), pa.bool_())
+        found = found[pc.fill_null(are_equal, name.strip() in missing).to_numpy(zero_copy_only=False)]
+    return found
 
 
 def check_no_header(rows: pa.RecordBatch) -> None:

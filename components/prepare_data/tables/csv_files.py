@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 from numpy.typing import NDArray
 
-from kfp_distributed.components.prepare_data.columns.column_kinds import KEPT_DIGITS
+from kfp_distributed.components.prepare_data.columns.column_kinds import KEPT_DIGITS, KEPT_NUMBERS
 from kfp_distributed.components.prepare_data.columns.missing_texts import without_trimmed
-from kfp_distributed.components.prepare_data.columns.spelled_values import NUMBER
+from kfp_distributed.components.prepare_data.columns.spelled_values import LOSES_DIGITS, NUMBER, are_merged
 from kfp_distributed.components.prepare_data.csv_format import (
     TO_UTF8,
     USUAL_MISSING,
@@ -26,6 +26,7 @@ from kfp_distributed.components.prepare_data.sources.chunks import CountRows, Fi
 from kfp_distributed.components.prepare_data.sources.read_rows import ReadAgain, Reject, Rows, one_batch
 from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.sources.texts import Readable, opened_csv
+from kfp_distributed.components.prepare_data.tables.csv_detection import repeated_headers
 from kfp_distributed.components.prepare_data.tables.csv_quotes import check_quotes, first_row_end, without_blanks
 from kfp_distributed.components.prepare_data.tables.text_parts import blocks, first_read, text_parts
 from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
@@ -47,6 +48,7 @@ _PARSED_BYTES = 2**20
 
 # Arrow reads as NaN what it does not take for a missing value.
 _NAN = r"[-+]?(?i:nan)(\([0-9a-zA-Z_]*\))?"
+_POINT_NUMBER = r"\s*[-+]?\d*(\.\d+)+\s*"
 # So many characters of a wrong value are in its error.
 _SHOWN = 40
 _MOST, _LEAST = str(2**63 - 1), str(-(2**63))
@@ -196,6 +198,11 @@ class _Parser:
             if "straddl" not in str(error):
                 raise
             rows = self._parse(len(self._block) + 1)  # A row has more bytes than a processor parses at once.
+        for name, kind in self._types.items():
+            if kind == KEPT_NUMBERS and are_merged(rows[name]).true_count:
+                raise pa.ArrowInvalid(f"column {name!r} may have whole numbers that lose digits")
+        if len(self._headers(rows)):
+            raise pa.ArrowInvalid("a row has the names of the columns")
         columns = [
             self._numbers_of_digits(name, values)
             if _are_read_as_texts(self._types[name])
@@ -205,7 +212,9 @@ class _Parser:
         return pa.record_batch(columns, names=rows.schema.names), np.arange(rows.num_rows)
 
     def _parse(self, parsed_bytes: int) -> pa.RecordBatch:
-        read = {name: pa.string() if _are_read_as_texts(kind) else kind for name, kind in self._types.items()}
+        read = {
+            name: pa.string() if _are_read_as_texts(kind) else _plain_type(kind) for name, kind in self._types.items()
+        }
         return one_batch(
             pa_csv.read_csv(
                 pa.BufferReader(self._block),
@@ -244,6 +253,8 @@ class _Parser:
         numbers = np.delete(np.arange(rows.num_rows + len(short)), skipped)
         problems = {row.number - 1: ("", _explain_length(row)) for row in short}
         columns, is_usable = {}, np.ones(rows.num_rows, bool)
+        is_usable[headers := self._headers(rows)] = False
+        problems |= dict.fromkeys(numbers[headers].tolist(), ("", "has the names of the columns again: remove the row"))
         for name, values in zip(rows.schema.names, rows.columns, strict=True):
             columns[name], unusable = self._converted(name, values)
             for row, problem in unusable.items():
@@ -253,6 +264,11 @@ class _Parser:
             reject(first + number, *problems[number])
         usable = pa.record_batch(columns).filter(pa.array(is_usable))
         return usable, numbers[is_usable], rows.num_rows + len(short)
+
+    def _headers(self, rows: pa.RecordBatch) -> NDArray[np.intp]:
+        if not self._format.header:
+            return np.empty(0, np.intp)
+        return repeated_headers(rows, self._names[0], {*self._format.trimmed_missing})
 
     def _converting(self, types: Mapping[str, pa.DataType]) -> pa_csv.ConvertOptions:
         return pa_csv.ConvertOptions(
@@ -279,8 +295,17 @@ class _Parser:
             advice = self._advice.get(name) or self._advice_for_guessed(name, text)
             problems[row] = f"is {text[:_SHOWN]!r}, which is no {nothing}, {advice}"
         plain = pc.if_else(is_number, plain, None)
-        is_plain = not _are_read_as_texts(kind)
-        return (plain.cast(kind) if is_plain else self._numbers_of_digits(name, plain)), problems
+        if _are_read_as_texts(kind):
+            return self._numbers_of_digits(name, plain), problems
+        numbers = plain.cast(_plain_type(kind))
+        if kind == KEPT_NUMBERS:
+            loses_digits = pc.and_(pc.match_substring_regex(plain, r"^[-+]?\d+$"), are_merged(numbers))
+            for row in np.flatnonzero(pc.fill_null(loses_digits, False).to_numpy(zero_copy_only=False)).tolist():
+                advice = "" if name in self._advice else f', set columns to {{{name!r}: "text"}}'
+                problems[row] = (
+                    f"is {texts[row].as_py()[:_SHOWN]!r}, {LOSES_DIGITS}: correct it, leave it empty" + advice
+                )
+        return numbers, problems
 
     def _without_missing(self, values: pa.Array) -> pa.Array:
         """Return values with null in the place of texts for missing values that have blanks around them."""
@@ -299,6 +324,8 @@ class _Parser:
             # A sign or word that replaces a number often means that it is unknown.
             missing = json.dumps([*self._format.missing, text], ensure_ascii=False)
             choices.append(f'set csv_format to {{"missing": {missing}}} if it means a missing value')
+        if self._format.decimal == "," and re.fullmatch(_POINT_NUMBER, text):
+            choices.append("write it with a decimal comma, or without points if they separate thousands")
         is_kept = self._types[name] == KEPT_DIGITS
         choices.append(f'set columns to {{{name!r}: "{"text" if is_kept else "category"}"}} if the column has texts')
         return f"but most of the column's first values are: {', '.join(choices)}, or name the column in drop_columns"
@@ -337,7 +364,11 @@ def numbers_are_integers(texts: pa.StringArray) -> bool:
 
 def _are_read_as_texts(kind: pa.DataType) -> bool:
     """Return whether a column is read as texts, because not all that Arrow takes for a number is one."""
-    return bool(pa.types.is_dictionary(kind) or pa.types.is_integer(kind))
+    return bool((pa.types.is_dictionary(kind) and kind != KEPT_NUMBERS) or pa.types.is_integer(kind))
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _are_numbers(texts: pa.StringArray, *, or_nan: bool = False) -> pa.BooleanArray:

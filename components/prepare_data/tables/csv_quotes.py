@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,8 +69,9 @@ def check_quotes(data: bytes, separation: Separation, first: int) -> list[tuple[
 def rows_in_quotes(data: bytes, separator: str, values: Sequence[tuple[int, int]]) -> str:
     """Return the beginning of a quoted value whose lines look like rows, as if its quote were open; "" for none.
 
-    They have as many separators as most rows, and numbers where most rows have some. Where these have none, more than
-    two lines must look so.
+    They have as many separators as most rows, and the numbers and frequent texts of a column where most rows have some.
+    Its first and last line, with the values around it, must look so, too. Within it, one line with numbers or more than
+    two others are enough.
 
     Args:
         data: Whole rows.
@@ -79,19 +80,47 @@ def rows_in_quotes(data: bytes, separator: str, values: Sequence[tuple[int, int]
     """
     if not values:
         return ""
-    first = [line.split(separator.encode()) for line in data.split(b"\n", _COUNTED_LINES)[:_COUNTED_LINES]]
+    first = [_cells(line, separator) for line in data.split(b"\n", _COUNTED_LINES)[:_COUNTED_LINES]]
     columns = Counter(map(len, first)).most_common(1)[0][0]
     rows = [row for row in first if len(row) == columns]
     counts = [sum(map(_is_number, cells)) for cells in zip(*rows, strict=True)]
     numbers = [column for column, count in enumerate(counts) if 2 * count > len(rows)]
+    frequent = {
+        column: texts for column, cells in enumerate(zip(*rows, strict=True)) if (texts := _frequent(cells)) is not None
+    }
+
+    def is_row(cells: Sequence[bytes]) -> bool:
+        return len(cells) == columns and all(_is_number(cells[column]) for column in numbers)
+
     for begin, end in values if columns > 1 else ():
-        lines = [line.split(separator.encode()) for line in data[begin:end].split(b"\n")[1:-1]]
-        look_like_rows = all(
-            len(cells) == columns and all(_is_number(cells[column]) for column in numbers) for cells in lines
+        row_end = data.find(b"\n", end)
+        text = data[data.rfind(b"\n", 0, begin) + 1 : row_end if row_end >= 0 else len(data)]
+        own, *lines = (_cells(line, separator) for line in text.split(b"\n"))
+        has_rows = len(lines) - 1 > (0 if numbers else _CHANCE_LINES) and all(map(is_row, lines[:-1]))
+        are_rows = len(own) == columns and all(
+            is_row(cells) and (numbers or not frequent or any(cells[column] in frequent[column] for column in frequent))
+            for cells in lines
         )
-        if look_like_rows and len(lines) > (0 if numbers else _CHANCE_LINES):
+        # In two columns of different texts, a comma in the last line says nothing.
+        if has_rows or (are_rows and (numbers or frequent or max(columns - 1, len(lines)) > 1)):
             return data[begin : begin + 40].decode(errors="replace")
     return ""
+
+
+def _cells(line: bytes, separator: str) -> list[bytes]:
+    """Return the values of a line, without quotes and blanks around them."""
+    sign = separator.encode()
+    if b'"' in line:  # Separators within quotes separate nothing.
+        line = re.sub(rb'"[^"]*"', lambda value: value[0].replace(sign, b""), line)
+    return [cell.strip(b'" \t\r') for cell in line.split(sign)]
+
+
+def _frequent(cells: Sequence[bytes]) -> Set[bytes] | None:
+    """Return the texts that occur again, if most rows of a column have one; None for other columns and numbers."""
+    counts = Counter(cells)
+    texts = {text for text, count in counts.items() if count > 1}
+    is_usual = 2 * sum(counts[text] for text in texts) > len(cells) and 2 * len(texts) <= len(cells)
+    return texts if is_usual and not any(map(_is_number, texts)) else None
 
 
 def without_blanks(rows: bytes, separation: Separation) -> bytes:

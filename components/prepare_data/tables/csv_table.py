@@ -9,8 +9,7 @@ import pyarrow.compute as pc
 
 from kfp_distributed.components.prepare_data.columns.column_kinds import (
     CSV_TYPES,
-    DIGITS,
-    KEPT_DIGITS,
+    KEPT_CSV_TYPES,
     KEPT_TYPES,
     TextKind,
     column_of,
@@ -28,7 +27,12 @@ from kfp_distributed.components.prepare_data.columns.date_columns import (
     open_dates,
 )
 from kfp_distributed.components.prepare_data.columns.dates import are_dates
-from kfp_distributed.components.prepare_data.columns.spelled_values import FINITE, MERGED_FROM, numbers_of
+from kfp_distributed.components.prepare_data.columns.spelled_values import (
+    FINITE,
+    MERGED_FROM,
+    POINT_OF_TEXT,
+    numbers_of,
+)
 from kfp_distributed.components.prepare_data.columns.split_times import time_type
 from kfp_distributed.components.prepare_data.csv_format import NO_HEADER, CsvFormat, line_above_rows, utf8_line
 from kfp_distributed.components.prepare_data.preparation_options import Options
@@ -46,7 +50,6 @@ from kfp_distributed.components.prepare_data.sources.stored_files import SourceP
 from kfp_distributed.components.prepare_data.tables.csv_detection import (
     check_header,
     check_no_header,
-    check_repeated,
     detect_format,
 )
 from kfp_distributed.components.prepare_data.tables.csv_files import (
@@ -64,7 +67,7 @@ from kfp_distributed.storage.dataset import Task
 
 _VALUES = pa.large_string()
 """Stands for the type of texts of which some may be numbers: these get a decimal point."""
-_DECIMAL_POINT = r"^(\s*[-+]?\d*)\.(\d+\s*)$"
+_DECIMAL_POINT = r"^(\s*[-+]?\d*)\.(\d*(?:[eE][-+]?\d+)?\s*)$"
 _DECIMAL_COMMA = r"^(\s*[-+]?\d*),(\d*(?:[eE][-+]?\d+)?\s*)$"
 
 
@@ -134,8 +137,9 @@ class CsvTable:
         self, part: FilePart, types: Mapping[str, pa.DataType], reject: Reject, count_rows: CountRows = ignore_count
     ) -> Iterator[Rows]:
         """Yield the rows, see `read_csv`. Numbers in labels, groups and categories have a decimal point."""
-        values = [name for name, kind in types.items() if kind == _VALUES]
-        types = {**types, **dict.fromkeys(values, pa.string())}
+        texts = [name for name, kind in types.items() if kind == _VALUES]
+        types = {**types, **dict.fromkeys(texts, pa.string())}
+        values = [name for name in texts if name != self._options.time_column]  # A time is no name of a value.
         for rows, numbers in read_csv(part, types, reject, self._format, self._advice(), count_rows, self._see):
             yield Rows(_with_points(self._without_missing(rows), values, self._format), numbers)
 
@@ -197,7 +201,8 @@ class CsvTable:
         declared = "but columns declares numbers: correct it, leave it empty, or declare another kind"
         if options.inputs:
             declared = "but the column has numbers in the training data: correct it, or leave it empty"
-        advice = {name: declared for name, kind in options.columns.items() if kind == "number"}
+        numbers = [name for name, kind in options.columns.items() if kind == "number"]
+        advice = dict.fromkeys([*options.inputs, *numbers], declared)
         if options.time_column:
             advice[options.time_column] = "but the column is the time_column and has numbers: correct it"
         if options.label_column:
@@ -219,7 +224,7 @@ class CsvTable:
             for file in files:
                 texts = dict.fromkeys(names, pa.string())
                 for rows, _ in read_rows(file.name, self.read(whole_file(file), texts, ignore)):
-                    yield _with_points(rows, rows.schema.names, self._format, of_points=r"\1. \2")
+                    yield _with_points(rows, rows.schema.names, self._format)
 
         options = self._options
         guessed = [name for name in inputs if name not in options.columns and name not in codes]
@@ -234,12 +239,11 @@ class CsvTable:
                 read_types[name] = pa.float64() if declared == "number" else pa.string()
             else:
                 column = column_of(name, found[name], is_kept=task == "none")
-                read_types[name] = CSV_TYPES.get(found[name], pa.string())
+                types_of_kinds = KEPT_CSV_TYPES if column.kind == "kept" else CSV_TYPES
+                read_types[name] = types_of_kinds.get(found[name], pa.string())
             if column.kind == "category":
                 read_types[name] = _VALUES
             if column.kind == "kept":
-                if read_types[name] == DIGITS:
-                    read_types[name] = KEPT_DIGITS
                 types[name] = KEPT_TYPES[declared] if declared else kept_type_of_texts(found[name])
             columns.append(forms.dated(column))
         time = options.time_column
@@ -271,7 +275,9 @@ class CsvTable:
         can_be_dates = {name: first[name] for name, kind in found.items() if kind == "category"}
         if task == "none":  # Kept texts of another form stay as they are written.
             can_be_dates = {name: texts for name, texts in can_be_dates.items() if are_dates(texts)}
-        forms = find_forms(self._options, can_be_dates | {name: first[name] for name in needed if name in first}, read)
+        texts = can_be_dates | {name: first[name] for name in needed if name in first}
+        texts = {name: pc.replace_substring(values, POINT_OF_TEXT, ".") for name, values in texts.items()}
+        forms = find_forms(self._options, texts, read)
         return found | {name: "date" for name in can_be_dates if name in forms.forms}, forms, first
 
     def late_notes(self, names: Mapping[str, Sequence[str]], first: str) -> list[str]:
@@ -332,12 +338,10 @@ def _detected(files: Sequence[SourcePath], options: Options) -> tuple[CsvFormat,
             found, lines = detect_format(start, given, may_be_blanks=ending(file) in (".data", ".txt"))
             # The columns of the first source or of a model are known by their names.
             for rows, _ in read_csv(whole_file(file), {}, ignore, replace(found, header=False)):
-                rows = _with_points(rows, rows.schema.names, found)
+                rows = _with_points(rows, rows.schema.names, found, point=".")
                 if not given.header:
                     check_no_header(rows)
-                elif "header" in given.given or options.inputs:
-                    check_repeated(rows)
-                else:
+                elif "header" not in given.given and not options.inputs:
                     lines += check_header(rows)
                 break
             result = found, [f"{file.name}: {line}" for line in lines]
@@ -359,7 +363,7 @@ def _numbers_and_codes(csv_format: CsvFormat) -> tuple[dict[str, float], set[str
 
 
 def _with_points(
-    rows: pa.RecordBatch, names: Sequence[str], csv_format: CsvFormat, of_points: str = r"\1.\2"
+    rows: pa.RecordBatch, names: Sequence[str], csv_format: CsvFormat, point: str = POINT_OF_TEXT
 ) -> pa.RecordBatch:
     """Return rows in which the numbers of some columns of texts have a decimal point.
 
@@ -367,12 +371,12 @@ def _with_points(
         rows: The rows.
         names: The columns.
         csv_format: How the file is written.
-        of_points: What becomes of numbers that had one, where decimals have commas. They are 1.234 for 1234, or an
-            error, so that a survey must not take them for numbers. Default: they stay.
+        point: What becomes of the points that are there where decimals have commas. Their numbers are 1.234 for 1234,
+            or an error. Default: they are no numbers.
     """
     for name in names if csv_format.decimal != "." else ():
         position = rows.schema.names.index(name)
-        texts = pc.replace_substring_regex(rows[name], _DECIMAL_POINT, of_points)
+        texts = pc.replace_substring_regex(rows[name], _DECIMAL_POINT, rf"\1{point}\2")
         texts = pc.replace_substring_regex(texts, _DECIMAL_COMMA, r"\1.\2")
         rows = rows.set_column(position, name, texts)
     return rows

@@ -42,10 +42,11 @@ class ImageColumns:
     Args:
         decoders: Decoder of each column.
         are_large: Whether the images are decoded on all processors.
+        can_drop: Whether a column may be named in drop_columns. Default: true.
     """
 
-    def __init__(self, decoders: Mapping[str, ImageDecoder], *, are_large: bool = False) -> None:
-        self._decoders, self._are_large = decoders, are_large
+    def __init__(self, decoders: Mapping[str, ImageDecoder], *, are_large: bool = False, can_drop: bool = True) -> None:
+        self._decoders, self._are_large, self._can_drop = decoders, are_large, can_drop
         self.shapes = {name: decoder.shape for name, decoder in decoders.items()}
 
     @property
@@ -85,7 +86,7 @@ class ImageColumns:
         """
         batch_rows = max(1, _BATCH_PIXELS // max(1, self.row_pixels))
         for rows, numbers in parts:
-            values = {name: _Encoded(name, rows[name]) for name in self._decoders}
+            values = {name: _Encoded(name, rows[name], can_drop=self._can_drop) for name in self._decoders}
             tasks = (partial(self._decode, values, row) for row in range(len(numbers)))
             images = decode_in_order(tasks) if self._are_large else (task() for task in tasks)
             for begin in range(0, len(numbers), batch_rows):
@@ -143,36 +144,39 @@ def choose_images(names: Sequence[str], files: Sequence[SourcePath], read: ReadR
     decoders, pixels = {}, [0.0]
     for name in names:
         known = options.image_shapes.get(name)
-        forms = _some_forms(name, files, read, RejectedRows(options.on_bad_row), is_needed=known is None)
+        forms = _some_forms(
+            name, files, read, RejectedRows(options.on_bad_row), is_needed=known is None, can_drop=not options.inputs
+        )
         shape = known or shape_of(forms, forms[0], options.image_size)
         decoders[name] = ImageDecoder(name, shape, is_open=known is None)
         if forms:
             pixels.append(median(math.prod(form.size) for form in forms))
-    return ImageColumns(decoders, are_large=max(pixels) >= LARGE)
+    return ImageColumns(decoders, are_large=max(pixels) >= LARGE, can_drop=not options.inputs)
 
 
 def _some_forms(
-    name: str, files: Sequence[SourcePath], read: ReadRows, rejected: RejectedRows, *, is_needed: bool
+    name: str, files: Sequence[SourcePath], read: ReadRows, rejected: RejectedRows, *, is_needed: bool, can_drop: bool
 ) -> list[ImageForm]:
     """Read the headers of the first images of files from the first to the last one."""
     forms: list[ImageForm] = []
     some = files[:: max(1, len(files) // SAMPLE)]
     for file in some:
-        forms += islice(_forms(name, file, read, partial(rejected.add, file.name)), -(-SAMPLE // len(some)))
+        of_file = _forms(name, file, read, partial(rejected.add, file.name), can_drop=can_drop)
+        forms += islice(of_file, -(-SAMPLE // len(some)))
     for file in files:
         if forms or not is_needed:
             return forms
-        forms += islice(_forms(name, file, read, lambda *_: None), 1)
+        forms += islice(_forms(name, file, read, lambda *_: None, can_drop=can_drop), 1)
     if not forms:
         rejected.check()
         raise ValueError("; ".join([f"column {name!r} has no image that can be used", *rejected.notes()]))
     return forms
 
 
-def _forms(name: str, file: SourcePath, read: ReadRows, reject: Reject) -> Iterator[ImageForm]:
+def _forms(name: str, file: SourcePath, read: ReadRows, reject: Reject, *, can_drop: bool) -> Iterator[ImageForm]:
     """Yield what the headers of the images of a file say."""
     for rows, numbers in read_rows(file.name, read(file, [name])):
-        values = _Encoded(name, rows[name])
+        values = _Encoded(name, rows[name], can_drop=can_drop)
         for row, number in enumerate(numbers.tolist()):
             content = values.content(row)
             try:
@@ -195,12 +199,13 @@ class _Encoded:
     Args:
         name: Name of the column, for errors.
         values: Structs with the fields "bytes" and "path".
+        can_drop: Whether the column may be named in drop_columns.
 
     Raises:
         ValueError: The values are of another type.
     """
 
-    def __init__(self, name: str, values: pa.Array) -> None:
+    def __init__(self, name: str, values: pa.Array, *, can_drop: bool) -> None:
         kind = values.type
         self._fields: dict[str, pa.Array] = {}
         if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
@@ -208,7 +213,7 @@ class _Encoded:
         elif not pa.types.is_null(kind):
             raise ValueError(
                 f"column {name!r} has values of type {kind}, but images in other files or in the dataset in like: "
-                "write images into all files, or leave the column out (drop_columns)"
+                f"write images into all files{', or leave the column out (drop_columns)' if can_drop else ''}"
             )
 
     def content(self, row: int) -> bytes | None:

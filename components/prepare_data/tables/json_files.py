@@ -1,7 +1,8 @@
 """Reads files of JSON Lines as batches of rows, and explains what is wrong with a line."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 from numpy.typing import NDArray
 
+from kfp_distributed.components.prepare_data.columns.spelled_values import LOSES_DIGITS, MERGED_FROM, are_merged
 from kfp_distributed.components.prepare_data.sources.chunks import CountRows, FilePart, ignore_count
 from kfp_distributed.components.prepare_data.sources.read_rows import Reject, Rows, one_batch
 from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath
@@ -87,6 +89,9 @@ def read_json(
     reject: Reject,
     note_keys: Callable[[list[str]], None],
     count_rows: CountRows = ignore_count,
+    exact: Collection[str] = (),
+    *,
+    can_drop: bool = True,
 ) -> Iterator[Rows]:
     """Yield the rows. An absent key and null are missing values.
 
@@ -96,6 +101,8 @@ def read_json(
         reject: Is called for each line that does not fit, which is left out.
         note_keys: Is called with the keys of each block that are no columns.
         count_rows: Is called with the lines of each block. Default: they are not counted.
+        exact: Columns of floats whose whole numbers must not lose digits. Default: none.
+        can_drop: Whether a column may be named in drop_columns. Default: true.
 
     Raises:
         ValueError: The file is not JSON Lines.
@@ -104,7 +111,7 @@ def read_json(
     written = [name for name, kind in types.items() if kind == JSON_TEXT]
     parsed = {name: kind for name, kind in types.items() if name not in written} or {"": pa.null()}
     for block in line_blocks(part):
-        parser = _Parser(block, parsed)
+        parser = _Parser(block, parsed, exact, can_drop=can_drop)
         numbers = parser.numbers
         count_rows(parser.lines)
         if len(numbers):
@@ -137,6 +144,8 @@ class _Parser:
     Args:
         block: The lines, as UTF-8.
         types: Columns to read and their types.
+        exact: See `read_json`.
+        can_drop: See `read_json`.
 
     Attributes:
         lines: Number of the lines.
@@ -144,8 +153,10 @@ class _Parser:
         other_keys: Keys of the parsed lines that are no columns.
     """
 
-    def __init__(self, block: bytes, types: Mapping[str, pa.DataType]) -> None:
-        self._block, self._types = block, types
+    def __init__(
+        self, block: bytes, types: Mapping[str, pa.DataType], exact: Collection[str], *, can_drop: bool
+    ) -> None:
+        self._block, self._types, self._exact, self._can_drop = block, types, exact, can_drop
         self.lines = block.count(b"\n") + (not block.endswith(b"\n"))
         has_empty = b"\n\n" in block or b"\n\r" in block or block[:1].isspace() or b"\n " in block
         self.other_keys: list[str] = []
@@ -168,6 +179,9 @@ class _Parser:
             keys = [key for row in objects(self._block) for key in row]
         if rows.num_rows != len(self.numbers):
             raise ValueError("a line is not one object")
+        if any(_may_lose_digits(rows[name]) for name in self._exact) and re.search(rb"\d{16}", self._block):
+            lines = self._block.split(b"\n")
+            self._check_digits(rows, [lines[number] for number in self.numbers])
         self._note(keys)
         return rows.select([*self._types])
 
@@ -193,7 +207,8 @@ class _Parser:
                 batches.append(rows)
                 numbers.append(part)
             elif len(part) == 1:
-                reject(first + int(part[0]), *explain(lines[part[0]], self._types))
+                line = lines[part[0]]
+                reject(first + int(part[0]), *explain(line, self._types, self._exact, can_drop=self._can_drop))
             else:
                 middle = len(part) // 2
                 stack += [part[middle:], part[:middle]]
@@ -203,9 +218,25 @@ class _Parser:
         """Return the rows of lines; None if one of them does not fit."""
         try:
             rows = _parse(b"\n".join(lines), self._types, "ignore")
+            if rows.num_rows == len(lines):
+                self._check_digits(rows, lines)
+                return rows
         except ValueError:
-            return None
-        return rows if rows.num_rows == len(lines) else None
+            pass
+        return None
+
+    def _check_digits(self, rows: pa.RecordBatch, lines: Sequence[bytes]) -> None:
+        """Check that no whole number of a column of floats has lost digits.
+
+        Raises:
+            ValueError: One may have.
+        """
+        for name in self._exact:
+            values = rows[name]
+            large = are_merged(values) if pa.types.is_floating(values.type) else values.is_valid()
+            for row in np.flatnonzero(large.to_numpy(False)).tolist() if _may_lose_digits(values) else ():
+                if _loses_digits(json.loads(lines[row])[name]):
+                    raise ValueError(f"column {name!r} has {LOSES_DIGITS}")
 
 
 def _parse(lines: bytes, types: Mapping[str, pa.DataType], other_keys: str) -> pa.RecordBatch:
@@ -257,8 +288,25 @@ def _empty(types: Mapping[str, pa.DataType]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([], pa.schema(types))
 
 
-def explain(line: bytes, types: Mapping[str, pa.DataType]) -> tuple[str, str]:
-    """Return the column ("" for the whole line) and the problem of a line that does not fit."""
+def _may_lose_digits(values: pa.Array) -> bool:
+    """Return whether floats, also in lists, are so large that whole numbers may have lost digits."""
+    while pa.types.is_list(values.type):
+        values = values.flatten()
+    return bool(are_merged(values).true_count)
+
+
+def _loses_digits(value: object) -> bool:
+    """Return whether a JSON value is or has a whole number that 64-bit floats may not have."""
+    if isinstance(value, list):
+        return any(map(_loses_digits, value))
+    return type(value) is int and abs(value) >= MERGED_FROM[pa.float64()]
+
+
+def explain(
+    line: bytes, types: Mapping[str, pa.DataType], exact: Collection[str] = (), *, can_drop: bool = True
+) -> tuple[str, str]:
+    """Return the column ("" for the whole line) and the problem of a line that does not fit, see `read_json`."""
+    drop = ", or name the column in drop_columns" if can_drop else ""
     try:
         values = json.loads(line.decode(), object_pairs_hook=_Pairs)
     except UnicodeDecodeError:
@@ -276,8 +324,10 @@ def explain(line: bytes, types: Mapping[str, pa.DataType]) -> tuple[str, str]:
         if key in types and not fit(f"{{{json.dumps(key)}: {text}}}".encode(), {key: types[key]}):
             return key, (
                 f"is {text[:40]}, but {_KINDS.get(str(types[key]), str(types[key]))} "
-                "in the first lines: write values of one type in all lines, or name the column in drop_columns"
+                f"in the {'first lines' if can_drop else 'training data'}: write values of one type in all lines{drop}"
             )
+        if key in exact and _loses_digits(value):
+            return key, f"is {text[:40]}, {LOSES_DIGITS}: write texts in all lines{drop}"
     return "", f"cannot be read: {_ONE_LINE}"
 
 

@@ -56,6 +56,7 @@ class JsonTable:
         self._options = options
         self._later_keys: dict[str, dict[str, None]] = {}
         self._names: dict[SourcePath, list[str]] = {}
+        self._exact: list[str] = []
 
     def names(self, file: SourcePath) -> list[str]:
         """Return the keys of the first lines, in the order in which they first appear."""
@@ -78,7 +79,9 @@ class JsonTable:
             later.update(dict.fromkeys(keys))
 
         # A column of any type is needed to count the rows.
-        return read_json(part, types or {"": pa.null()}, reject, note_keys, count_rows)
+        exact = [name for name in self._exact if name in types]
+        can_drop = not self._options.inputs
+        return read_json(part, types or {"": pa.null()}, reject, note_keys, count_rows, exact, can_drop=can_drop)
 
     def choose(
         self,
@@ -121,6 +124,7 @@ class JsonTable:
             elif column.kind == "kept":
                 types[name] = kept_type_of_texts("date") if name in dates else kind
                 read_types[name] = kind
+        self._exact = [name for name, kind in types.items() if name not in kinds and _has_floats(kind)]
         of_dates = [column.name for column in columns if column.is_date]
         notes = forms.lines([name for name in of_dates if name not in self._options.columns])
         times = time_type([read_types[time]] if time else [])
@@ -140,8 +144,13 @@ class JsonTable:
         if _has_objects(kind) and declared != CONVERSATION:
             raise ValueError(
                 f"column {name!r} has objects ({{...}}) inside the object of a line: write their values into keys of "
-                "their own (jq: . + .KEY | del(.KEY)) or as a JSON text, or leave the column out (drop_columns). Lists "
-                f'of messages are kept by columns={{{name!r}: "{CONVERSATION}"}}'
+                "their own (jq: . + .KEY | del(.KEY)) or as a JSON text"
+                + (
+                    ""
+                    if self._options.inputs
+                    else ", or leave the column out (drop_columns). Lists of messages are kept by "
+                    f'columns={{{name!r}: "{CONVERSATION}"}}'
+                )
             )
         if declared:
             return declared_column(name, declared)
@@ -243,6 +252,10 @@ def _has_objects(kind: pa.DataType) -> bool:
 
 def _has_whole_numbers(kind: pa.DataType) -> bool:
     return _has_whole_numbers(kind.value_type) if pa.types.is_list(kind) else pa.types.is_int64(kind)
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    return _has_floats(kind.value_type) if pa.types.is_list(kind) else pa.types.is_float64(kind)
 
 
 def _with_fractions(kind: pa.DataType) -> pa.DataType:

@@ -308,7 +308,7 @@ def array_source(name: str, arrays: Mapping[str, Any], options: Options, task: T
             raise ValueError(
                 f"{name}: array {key!r} is {array.dtype} {list(array.shape)}: it must have numbers or be 1-D with "
                 f"texts, and have as many rows as the 1-D {'labels ' if options.label_column else ''}{first!r} "
-                f"{list(used[first].shape)}, at least one. Or name it in drop_columns"
+                f"{list(used[first].shape)}, at least one{'' if options.inputs else '. Or name it in drop_columns'}"
             )
     forms = _date_forms(options, used, rows)
     columns, types = [], {}

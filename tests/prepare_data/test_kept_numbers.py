@@ -1,0 +1,79 @@
+"""Kept numbers: a whole number that the floats of its column do not have is refused in every format."""
+
+import json
+import re
+
+import pyarrow.parquet as pq
+import pytest
+
+from kfp_distributed.components.prepare_data.csv_format import parse_csv_format
+
+BIG = 2**53 + 1
+KEPT = {"task": "none", "label_column": "", "shards": 1, "validation_fraction": 0, "test_fraction": 0}
+
+
+@pytest.fixture
+def write(file):
+    """Write a column of JSON values, each in a row, in a format."""
+
+    def write_values(kind, values, decimal="."):
+        if kind == "jsonl":
+            return file("data.jsonl", "".join(f'{{"x": {i}, "id": {value}}}\n' for i, value in enumerate(values)))
+        rows = "".join(f"{i};{value.replace('.', decimal)}\n" for i, value in enumerate(values))
+        return file("data.csv", "x;id\n" + rows)
+
+    return write_values
+
+
+@pytest.mark.parametrize("where", ["first rows", "later block"])
+@pytest.mark.parametrize("number", [str(BIG), str(-BIG), "12345678901234567890"])
+@pytest.mark.parametrize(("kind", "decimal"), [("jsonl", "."), ("csv", "."), ("csv", ",")])
+@pytest.mark.usefixtures("small")
+def test_a_whole_number_beside_fractions_keeps_its_digits_or_is_refused(write, run, kind, decimal, number, where):
+    """It became a float, in which other whole numbers are equal to it."""
+    values = ["1.5", *map(str, range(3000))]
+    values.insert(1 if where == "first rows" else 2000, number)
+    row = values.index(number) + 1 + (kind == "csv")
+    way_out = "write texts in all lines" if kind == "jsonl" else "set columns to {'id': \"text\"}"
+    options = {**KEPT, "csv_format": parse_csv_format({"separator": ";", "decimal": decimal} if kind == "csv" else {})}
+    message = rf"row {row} of data.{kind}: 'id' is '?{number}'?, a whole number of 2⁵³ or more .*{re.escape(way_out)}"
+    with pytest.raises(ValueError, match=message):
+        run(write(kind, values, decimal), **options)
+    manifests = run(write(kind, values, decimal), on_bad_row="skip", **options)
+    assert manifests["train"].rows == len(values) - 1
+
+
+def test_the_text_keeps_all_digits(write, run, tmp_path):
+    run(write("csv", ["1.5", str(BIG)] * 20), columns={"id": "text"}, **KEPT)
+    shard = tmp_path / "out" / "train" / "part-00000.parquet"
+    assert {*pq.read_table(shard)["id"].to_pylist()} == {"1.5", str(BIG)}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+@pytest.mark.parametrize(
+    "values", [["1.5", "1e300", "1e16"], ["1.5", "9007199254740991"], ["7", str(BIG)], ["1.5", f"{BIG}.0"]]
+)
+def test_floats_and_columns_of_whole_numbers_are_kept(write, run, tmp_path, kind, values):
+    run(write(kind, values * 20), **KEPT)
+    found = pq.read_table(tmp_path / "out" / "train" / "part-00000.parquet")["id"].to_pylist()
+    assert {*found} == {json.loads(value) for value in values}
+
+
+@pytest.mark.parametrize("values", [[1.5, BIG], [[1.5], [BIG]], [[[0.5]], [[BIG, 1]]]])
+def test_the_numbers_of_lists_are_refused_too(file, run, values):
+    lines = "".join(json.dumps({"x": i, "id": value}) + "\n" for i, value in enumerate(values * 5))
+    with pytest.raises(ValueError, match=f"rows 2, 4, 6, 8, 10 of data.jsonl: 'id' is .*{BIG}.*, a whole number of"):
+        run(file("data.jsonl", lines), **KEPT)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+@pytest.mark.parametrize("is_like", [True, False])
+def test_another_source_has_the_same_rule_without_advice_that_it_cannot_take(write, run, tmp_path, kind, is_like):
+    train = run(write(kind, ["1.5", "2"] * 20), "first", **KEPT)["train"]
+    main = write(kind, ["1.5", "2"] * 20).rename(tmp_path / f"main.{kind}")
+    wrong = write(kind, ["1.5", str(BIG)] * 20)
+    options = {"like": train, "test_fraction": 1} if is_like else {"sources": {"test": str(wrong)}}
+    with pytest.raises(ValueError, match=f"'id' is '?{BIG}'?, a whole number of 2⁵³ or more") as error:
+        run(wrong if is_like else main, "new", **{**KEPT, **options})
+    assert "drop_columns" not in str(error.value)
+    assert "set columns" not in str(error.value)
