@@ -217,6 +217,7 @@ def workers_of(process):
     return [worker for nanny in nannies for worker in nanny.children()]
 
 
+@pytest.mark.command_line
 @pytest.mark.usefixtures("small")
 def test_a_killed_worker_loses_nothing(file, tmp_path, outputs, started):
     """It is one of three workers that the step starts. The cluster that other tests share has two."""
