@@ -240,6 +240,7 @@ def test_a_killed_worker_loses_nothing(file, tmp_path, outputs, started):
     assert {*psutil.Process().children(recursive=True)} <= before
 
 
+@pytest.mark.command_line
 def test_errors_of_tasks(tmp_path):
     engine, scratch = DaskEngine(str(tmp_path), 1), str(tmp_path / "step")
     with engine.start(scratch) as tasks:
