@@ -30,6 +30,8 @@ from kfp_distributed.processes import ProcessGroup
 ENTRY = "kfp_distributed.trainers.runtime.entry"
 _FORKED = (ENTRY, "kfp_distributed.trainers.runtime.torchrun", "kfp.dsl.executor_main", "distributed.cli.dask_worker")
 """Modules that forks run in forks: replicas of a step, torchrun of a replica, its ranks, and Dask workers of a pod."""
+_STARTED = (ENTRY, "kfp_distributed.cli.main", "distributed.cli.dask_worker")
+"""Modules that this process runs in forks: replicas, model servers, and Dask workers."""
 _TRAINERS = ("keras_classifier", "keras_horovod", "torch_classifier", "torch_horovod")
 _STEPS = ("fingerprint_source", "prepare_data", "train", "evaluate", "export_model", "deploy_model", "predict")
 IMPORTED = (
@@ -129,11 +131,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def _start_forked(group: ProcessGroup, name: str, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    """Start a child process as ProcessGroup.start does. A replica in its command line is forked."""
+    """Start a child process as ProcessGroup.start does. A module of `_STARTED` in its command line is forked."""
     words = list(argv)
-    for index in range(1, len(words) - 1):
+    is_forked = str(PROGRAMS / "client.py") in words
+    for index in range(1, 0 if is_forked else len(words) - 1):
         python, environment = words[index - 1], options.get("env") or os.environ
-        if words[index : index + 2] == ["-m", ENTRY] and _can_be_forked(python, environment.get("PATH")):
+        if words[index] == "-m" and words[index + 1] in _STARTED and _can_be_forked(python, environment.get("PATH")):
             words[index - 1 : index] = forked(python)
             break
     return _start(group, name, words, **options)

@@ -217,6 +217,7 @@ def workers_of(process):
     return [worker for nanny in nannies for worker in nanny.children()]
 
 
+@pytest.mark.command_line
 @pytest.mark.usefixtures("small")
 def test_a_killed_worker_loses_nothing(file, tmp_path, outputs, started):
     """It is one of three workers that the step starts. The cluster that other tests share has two."""
@@ -239,6 +240,7 @@ def test_a_killed_worker_loses_nothing(file, tmp_path, outputs, started):
     assert {*psutil.Process().children(recursive=True)} <= before
 
 
+@pytest.mark.command_line
 def test_errors_of_tasks(tmp_path):
     engine, scratch = DaskEngine(str(tmp_path), 1), str(tmp_path / "step")
     with engine.start(scratch) as tasks:
