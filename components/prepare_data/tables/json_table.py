@@ -72,7 +72,7 @@ class JsonTable:
 
         # A column of any type is needed to count the rows.
         exact = [name for name in self._exact if name in types]
-        can_drop = not self._options.inputs
+        can_drop = self._options.like is None
         return read_json(part, types or {"": pa.null()}, reject, note_keys, count_rows, exact, can_drop=can_drop)
 
     def choose(
@@ -136,7 +136,7 @@ class JsonTable:
             raise ValueError(
                 f"column {name!r} has objects ({{...}}) inside the object of a line: write their values into keys of "
                 "their own (jq: . + .KEY | del(.KEY)) or as a JSON text"
-                + ("" if self._options.inputs else ", or leave the column out (drop_columns)")
+                + ("" if self._options.like else ", or leave the column out (drop_columns)")
             )
         if declared := self._options.columns.get(name):
             return declared_column(name, declared)
