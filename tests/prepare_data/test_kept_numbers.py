@@ -75,5 +75,12 @@ def test_another_source_has_the_same_rule_without_advice_that_it_cannot_take(wri
     options = {"like": train, "test_fraction": 1} if is_like else {"sources": {"test": str(wrong)}}
     with pytest.raises(ValueError, match=f"'id' is '?{BIG}'?, a whole number of 2⁵³ or more") as error:
         run(wrong if is_like else main, "new", **{**KEPT, **options})
-    assert "drop_columns" not in str(error.value)
-    assert "set columns" not in str(error.value)
+    assert ("drop_columns" in str(error.value)) == (kind == "jsonl" and not is_like)
+    assert ("set columns" in str(error.value)) == (kind == "csv" and not is_like)
+
+
+@pytest.mark.parametrize("values", [["1.5", "2.5"], ["1", "2"]])
+def test_a_word_in_a_kept_column_of_numbers_is_kept_by_its_text(write, run, values):
+    """Not by a category, which is no kept value."""
+    with pytest.raises(ValueError, match=re.escape("set columns to {'id': \"text\"} if the column has texts")):
+        run(write("csv", [*values * 20, "x"]), **KEPT)

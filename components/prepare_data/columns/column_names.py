@@ -6,7 +6,8 @@ from difflib import get_close_matches
 
 from kfp_distributed.components.prepare_data.preparation_options import Options
 
-_DEFAULT_LABEL = "label"
+DEFAULT_LABEL = "label"
+"""Name of the label, if no other one is named."""
 _NO_LABEL = 'Set label_column to the column of the labels, or to "" to keep rows without a label'
 
 
@@ -61,7 +62,7 @@ def input_names(
         problem = f"there is no column {' or '.join(shown)}"
         # A name that was written in another way is one of a header.
         advice = "" if any(similar.values()) or missing <= {*options.drop_columns} else advice
-        if missing & {options.label_column} == {_DEFAULT_LABEL} and not options.inputs:
+        if missing & {options.label_column} == {DEFAULT_LABEL} and not options.inputs:
             advice = f"{advice}. {_NO_LABEL}" if advice else _NO_LABEL
     elif duplicates:
         problem = f"the column {duplicates[0]!r} occurs {counts[duplicates[0]]} times"

@@ -326,7 +326,7 @@ class _Parser:
             choices.append(f'set csv_format to {{"missing": {missing}}} if it means a missing value')
         if self._format.decimal == "," and re.fullmatch(_POINT_NUMBER, text):
             choices.append("write it with a decimal comma, or without points if they separate thousands")
-        is_kept = self._types[name] == KEPT_DIGITS
+        is_kept = self._types[name] in (KEPT_DIGITS, KEPT_NUMBERS)
         choices.append(f'set columns to {{{name!r}: "{"text" if is_kept else "category"}"}} if the column has texts')
         return f"but most of the column's first values are: {', '.join(choices)}, or name the column in drop_columns"
 

@@ -202,7 +202,8 @@ class CsvTable:
         if options.inputs:
             declared = "but the column has numbers in the training data: correct it, or leave it empty"
         numbers = [name for name, kind in options.columns.items() if kind == "number"]
-        advice = dict.fromkeys([*options.inputs, *numbers], declared)
+        # No parameter changes what the dataset in like keeps. Those of key columns are not known here.
+        advice = dict.fromkeys([*(options.inputs if options.like else ()), *numbers], declared)
         if options.time_column:
             advice[options.time_column] = "but the column is the time_column and has numbers: correct it"
         if options.label_column:

@@ -80,7 +80,7 @@ class JsonTable:
 
         # A column of any type is needed to count the rows.
         exact = [name for name in self._exact if name in types]
-        can_drop = not self._options.inputs
+        can_drop = self._options.like is None
         return read_json(part, types or {"": pa.null()}, reject, note_keys, count_rows, exact, can_drop=can_drop)
 
     def choose(
@@ -147,7 +147,7 @@ class JsonTable:
                 "their own (jq: . + .KEY | del(.KEY)) or as a JSON text"
                 + (
                     ""
-                    if self._options.inputs
+                    if self._options.like
                     else ", or leave the column out (drop_columns). Lists of messages are kept by "
                     f'columns={{{name!r}: "{CONVERSATION}"}}'
                 )

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.columns.column_kinds import column_of, declared_column, first_texts
-from kfp_distributed.components.prepare_data.columns.column_names import input_names
+from kfp_distributed.components.prepare_data.columns.column_names import DEFAULT_LABEL, input_names
 from kfp_distributed.components.prepare_data.columns.conversations import CONVERSATION, row_form
 from kfp_distributed.components.prepare_data.columns.date_columns import DateForms, find_forms, open_dates
 from kfp_distributed.components.prepare_data.columns.source import Source
@@ -58,9 +58,6 @@ BATCH_BYTES = 2**24
 
 # Rows of texts of dates that are read together.
 _TEXT_ROWS = 2**16
-
-DEFAULT_LABEL = "label"
-"""Name of the column of classes of the digits and of folders of images, if no other one is named."""
 
 IMAGE = "image"
 """Name of the column of images of a folder."""
