@@ -68,10 +68,11 @@ def test_the_form_of_the_rows_is_found_in_all_formats_and_gives_equal_datasets(f
     rows, columns = FORMS[form]
     found = {}
     for ending in ("jsonl", "parquet", "arrow", "csv"):
-        with_id = [{**row, "id": number} for number, row in enumerate(rows)]
+        with_id = [{**row, **({} if form == "text" else {"id": number})} for number, row in enumerate(rows)]
         manifests = run(write(with_id, tmp_path / f"data.{ending}"), ending)
         found[ending] = splits(tmp_path, manifests, ending)
-        text = f"task: none, because rows for language models of the form {form}: kept are {columns}; left out are id."
+        text = f"task: none, because rows for language models of the form {form}: kept are {columns}"
+        text += "\n" if form == "text" else "; left out are id."
         assert text in capsys.readouterr().out
         kinds = {column.name: column.source_type for column in manifests["train"].columns}
         assert kinds == dict.fromkeys(columns.split(", "), "conversation" if form in ("messages", "ShareGPT") else "")
@@ -110,6 +111,14 @@ def test_other_columns_and_other_labels_are_read_as_before(run, tmp_path):
     assert [column.name for column in manifests["train"].columns] == ["prompt", "completion", "kind", "text"]
     manifests = run(file, "kept", columns={"kind": "category"})
     assert [column.name for column in manifests["train"].columns] == ["prompt", "completion", "kind"]
+
+
+def test_a_text_beside_other_columns_needs_a_label(run, tmp_path):
+    rows = [{"text": f"t {i}", "mood": "ab"[i % 2]} for i in ROWS]
+    file = write(rows, tmp_path / "data.jsonl")
+    with pytest.raises(ValueError, match=r"there is no column 'label' in data\.jsonl; it has \['text', 'mood'\]"):
+        run(file)
+    assert run(file, "named", drop_columns=("mood",))["train"].label.task == "none"
 
 
 def test_a_declared_conversation_may_have_any_name_and_other_datasets_are_read_like_it(run, tmp_path):

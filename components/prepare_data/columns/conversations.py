@@ -32,6 +32,7 @@ class RowForm(NamedTuple):
         optional: Columns that rows may have.
         conversations: Those of `columns` that may be conversations.
         needed: Those of `columns` whose texts may not be empty.
+        has_clear_names: Whether the names show the form also beside other columns.
     """
 
     name: str
@@ -39,6 +40,7 @@ class RowForm(NamedTuple):
     optional: tuple[str, ...] = ()
     conversations: tuple[str, ...] = ()
     needed: tuple[str, ...] = ()
+    has_clear_names: bool = True
 
 
 FORMS = (
@@ -51,7 +53,7 @@ FORMS = (
         needed=("prompt", "completion"),
     ),
     RowForm("Alpaca", ("instruction", "output"), ("input",), needed=("instruction", "output")),
-    RowForm("text", ("text",), needed=("text",)),
+    RowForm("text", ("text",), needed=("text",), has_clear_names=False),
 )
 """The forms, of which the first one whose columns are there counts."""
 

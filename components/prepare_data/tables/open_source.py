@@ -137,7 +137,8 @@ def as_row_form(source: SourcePath | SourceFiles | None, options: Options) -> tu
     """Return the options by which rows for language models are read, and a line about them.
 
     They are such rows if there is no column of the default label, and there are the columns of one of `FORMS`. Then
-    these, and those that the user has declared, are kept.
+    these, and those that the user has declared, are kept. A text beside other columns may be one that is to be
+    classified, so it is no such row.
 
     Returns:
         The same options and "" for other rows.
@@ -161,7 +162,10 @@ def as_row_form(source: SourcePath | SourceFiles | None, options: Options) -> tu
     used = [name for name in (*form.columns, *form.optional) if name in names]
     kinds = {name: CONVERSATION if name in conversations else "text" for name in used}
     others = [name for name in names if name not in {*used, *options.columns}]
-    left_out = [name for name in others if name not in (options.group_column, options.time_column)]
+    named = (options.group_column, options.time_column, *options.drop_columns)
+    left_out = [name for name in others if name not in named]
+    if left_out and not form.has_clear_names:
+        return options, ""
     line = f"rows for language models of the form {form.name}: kept are {', '.join((*used, *options.columns))}"
     if left_out:
         line += f"; left out are {', '.join(left_out)}. To keep one, name its kind in columns"
@@ -170,7 +174,7 @@ def as_row_form(source: SourcePath | SourceFiles | None, options: Options) -> tu
         options,
         label_column="",
         columns={**kinds, **options.columns},
-        drop_columns=(*options.drop_columns, *(name for name in left_out if name not in options.drop_columns)),
+        drop_columns=(*options.drop_columns, *left_out),
         needed_texts=needed,
     )
     return changed, line
