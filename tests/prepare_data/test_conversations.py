@@ -67,7 +67,8 @@ def splits(tmp_path, manifests, name="out"):
 def test_the_form_of_the_rows_is_found_in_all_formats_and_gives_equal_datasets(form, run, tmp_path, capsys):
     rows, columns = FORMS[form]
     found = {}
-    for ending in ("jsonl", "parquet", "arrow", "csv"):
+    # A CSV file of one column may be one with another separator.
+    for ending in ("jsonl", "parquet", "arrow", *(() if form == "text" else ("csv",))):
         with_id = [{**row, **({} if form == "text" else {"id": number})} for number, row in enumerate(rows)]
         manifests = run(write(with_id, tmp_path / f"data.{ending}"), ending)
         found[ending] = splits(tmp_path, manifests, ending)
@@ -82,7 +83,7 @@ def test_the_form_of_the_rows_is_found_in_all_formats_and_gives_equal_datasets(f
         assert found.pop("csv") == found["jsonl"]
         assert found["parquet"] == found["arrow"]
         return
-    assert found["csv"] == found["parquet"] == found["arrow"] == found["jsonl"]
+    assert all(rows == found["jsonl"] for rows in found.values())
     if form in ("messages", "ShareGPT"):
         texts = [row[columns] for rows in found["jsonl"].values() for row in rows]
         assert sorted(texts) == sorted(json.dumps(turn(i), ensure_ascii=False) for i in ROWS)
