@@ -133,5 +133,6 @@ def plain(profile):
         name: {key: value.tobytes() for key, value in vars(found).items()} for name, found in profile.moments.items()
     }
     sample = {field.name: getattr(profile.sample, field.name) for field in fields(profile.sample)}
+    sample |= {f"words of {name}": words for name, words in sample.pop("words").items()}
     arrays = {key: value.tobytes() if isinstance(value, np.ndarray) else value for key, value in sample.items()}
     return moments, arrays, [*profile.predictors], [*profile.duplicates], [*profile.unseen]

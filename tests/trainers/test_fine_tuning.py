@@ -21,7 +21,7 @@ from kfp_distributed.components.train.run.runners.local.runner import LocalRunne
 from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.trainers import train_specification
 
-pytestmark = pytest.mark.takes(60)
+pytestmark = pytest.mark.takes(20)
 
 STEPS = (4, 12)
 """Steps of the first training, and with those of the training that resumes from its checkpoint: 4 for each epoch."""

@@ -20,7 +20,7 @@ from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.language_training.language_parameters import micro_batches
 from kfp_distributed.trainers.language_training.update_order import update_order
 
-pytestmark = pytest.mark.takes(90)
+pytestmark = pytest.mark.takes(40)
 
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 
