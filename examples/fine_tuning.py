@@ -79,13 +79,15 @@ def fine_tuning(
         return rows.rename_columns({prompt_column: "prompt", completion_column: "completion"})
 
     ranks, on_gpu = int(os.environ.get("WORLD_SIZE", 1)), torch.cuda.is_available()
+    if batch_size % (micro_batch_size * ranks):
+        raise ValueError(f"{batch_size=} is no multiple of {micro_batch_size=} * {ranks=}")
     trainer = SFTTrainer(
         base_model,
         args=SFTConfig(
             checkpoint_dir,
             num_train_epochs=epochs,
             per_device_train_batch_size=micro_batch_size,
-            gradient_accumulation_steps=max(1, batch_size // (micro_batch_size * ranks)),
+            gradient_accumulation_steps=batch_size // (micro_batch_size * ranks),
             learning_rate=learning_rate,
             save_steps=checkpoint_steps,
             eval_strategy="steps" if validation_dir else "no",

@@ -43,10 +43,14 @@ class StoredMetrics(TrainerCallback):  # type: ignore[misc]  # Its types are tho
     - model_flops_utilization is the fraction, from 0 to 1, of the peak of all GPUs that the training uses. It is
       recorded for 16-bit numbers on GPUs whose peak is known. Each token counts 4 operations for each parameter, and 2
       more for one that is trained. Those of attention do not count.
-    - A checkpoint is stored in the background when the Trainer has saved it, with the random state of each rank. Only
-      the newest one is kept on the disk, unless `load_best_model_at_end` needs another one.
+    - A checkpoint is stored in the background when the Trainer has saved it, with the random state of each rank. If
+      `save_total_limit` is not set, the newest one is kept on the disk, and the best one if there is a
+      `metric_for_best_model`. What is on the disk is stored with each checkpoint.
     - When a replica must end soon, the Trainer saves a checkpoint after this step, and the program ends in all ranks
       when it is stored. All replicas are restarted then.
+
+    Checkpoints and early ends are those of a training function. In a command, only the metrics are recorded: the files
+    in checkpoint_dir are stored once they have not changed for some seconds.
     - The Trainer shows no progress bars, and prints no logs of its own.
     """
 
@@ -61,15 +65,20 @@ class StoredMetrics(TrainerCallback):  # type: ignore[misc]  # Its types are tho
         self._ends = False
         self._earlier = self._tokens = 0
         self._flos = self._time = 0.0
+        self._trained: float | None = None
         for callback in (ProgressCallback, PrinterCallback):
             trainer.remove_callback(callback)
-        if not trainer.args.load_best_model_at_end:
-            trainer.args.save_total_limit = 1
+        if trainer.args.save_total_limit is None:
+            trainer.args.save_total_limit = 2 if trainer.args.metric_for_best_model else 1
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ANN401
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:  # noqa: ANN401
         """Begin to measure the speed."""
-        self._earlier = self._tokens = counted_tokens(state.log_history)
-        self._tokens = max(self._tokens, state.num_input_tokens_seen)
+        self._earlier = counted_tokens(state.log_history)
+        self._tokens = max(self._earlier, state.num_input_tokens_seen)
+        # DeepSpeed divides the parameters among the ranks.
+        counts = [(getattr(each, "ds_numel", each.numel()), each.requires_grad) for each in model.parameters()]
+        total = sum(count for count, _ in counts)
+        self._trained = sum(count for count, is_trained in counts if is_trained) / total if total else None
         self._flos, self._time = state.total_flos, time.monotonic()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:  # noqa: ANN401
@@ -101,16 +110,15 @@ class StoredMetrics(TrainerCallback):  # type: ignore[misc]  # Its types are tho
         tokens = self._earlier + logs["num_tokens"] if "num_tokens" in logs else state.num_input_tokens_seen
         if tokens > self._tokens:
             values |= {"tokens": tokens, "tokens_per_second": (tokens - self._tokens) / seconds}
+            # The checkpoint has the history, from which the next start goes on.
+            state.log_history[-1]["tokens"] = tokens
         if torch.cuda.is_available():
             values["peak_memory_gib"] = torch.cuda.max_memory_allocated() / _GIB
-            parameters = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
-            trained = sum(count for count, is_trained in parameters if is_trained) / sum(
-                count for count, _ in parameters
-            )
             is_16_bit = args.bf16 or args.fp16 or next(model.parameters()).element_size() == 2
-            gpu, flos = torch.cuda.get_device_name(), state.total_flos - self._flos
-            used = utilization(flos, trained, seconds, args.world_size, gpu) if is_16_bit else None
-            values |= {} if used is None else {"model_flops_utilization": used}
+            if is_16_bit and self._trained is not None:
+                gpu, flos = torch.cuda.get_device_name(), state.total_flos - self._flos
+                used = utilization(flos, self._trained, seconds, args.world_size, gpu)
+                values |= {} if used is None else {"model_flops_utilization": used}
         self._tokens, self._flos, self._time = tokens, state.total_flos, time.monotonic()
         return values
 
@@ -121,6 +129,9 @@ class StoredMetrics(TrainerCallback):  # type: ignore[misc]  # Its types are tho
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ANN401
         """Store the checkpoint, in rank 0, and measure the speed from here on."""
         _gather_random_states(Path(args.output_dir, f"checkpoint-{state.global_step}"))
+        if self._ends:
+            # At its end, the Trainer would delete all checkpoints but the best one, also this one.
+            args.save_total_limit = None
         if state.is_world_process_zero:
             flush() if self._ends else commit()
         self._time = time.monotonic()

@@ -1,7 +1,7 @@
 """What the Trainer of transformers logs -> metrics of steps, and how much of its GPUs a training uses. Pure."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 PEAK_TFLOPS = (
     ("B200", 2250.0),
@@ -20,7 +20,7 @@ PEAK_TFLOPS = (
 """Peak of the matrix units of a GPU for dense 16-bit numbers, in 10^12 operations per second, by words of its name. The
 numbers are from the data sheets of NVIDIA. The first words that fit count."""
 
-_LEFT_OUT = {"epoch", "total_flos", "num_tokens", "num_input_tokens_seen", "step"}
+_LEFT_OUT = {"epoch", "tokens", "total_flos", "num_tokens", "num_input_tokens_seen", "step"}
 _SPEEDS = ("_runtime", "_per_second", "_preparation_time")
 
 
@@ -39,19 +39,13 @@ def step_values(logs: Mapping[str, object]) -> dict[str, float]:
     return values
 
 
-def counted_tokens(history: Iterable[Mapping[str, object]]) -> int:
-    """Return the tokens that were trained on before a restart, by the logs so far.
+def counted_tokens(history: Sequence[Mapping[str, object]]) -> int:
+    """Return the tokens that were trained on before a restart, by the logs so far, in which `StoredMetrics` notes them.
 
     Trainers of trl count them as "num_tokens", and begin anew after each restart.
     """
-    total = last = 0
-    for logs in history:
-        tokens = logs.get("num_tokens")
-        if isinstance(tokens, int | float) and "loss" in logs:
-            if tokens < last:
-                total += last
-            last = int(tokens)
-    return total + last
+    counts = [tokens for logs in history if isinstance(tokens := logs.get("tokens"), int | float)]
+    return int(counts[-1]) if counts else 0
 
 
 def utilization(flos: float, trained: float, seconds: float, gpus: int, gpu: str) -> float | None:

@@ -144,9 +144,10 @@ hugging_face.is_ending = lambda: asked.append(1) or len(asked) == 3
 hugging_face.flush = lambda: stored.append(sorted(os.listdir("checkpoints"))) or flush()
 hugging_face.commit = lambda: stored.append("commit")
 rows = [{"input_ids": [5, 6, 7], "labels": [5, 6, 7]}] * 40
+options = {"max_steps": 9, "logging_steps": 2, "save_steps": 4, "eval_steps": 3, **json.loads(sys.argv[2])}
 arguments = TrainingArguments(
-    "checkpoints", max_steps=9, per_device_train_batch_size=2, logging_steps=2, save_steps=4, use_cpu=True,
-    eval_strategy="steps", eval_steps=3, include_num_input_tokens_seen=True, report_to="none",
+    "checkpoints", per_device_train_batch_size=2, use_cpu=True, eval_strategy="steps", report_to="none",
+    include_num_input_tokens_seen=True, **options,
 )
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
 trainer = Trainer(model, arguments, train_dataset=rows, eval_dataset=rows)
@@ -156,18 +157,36 @@ try:
 except EndedEarly as error:
     steps = json.loads(Path("training.json").read_text())["steps"]
     steps = [[row["step"], row["tokens"]] for row in steps]
-    print(json.dumps({"code": error.code, "asked": len(asked), "stored": stored, "steps": steps}))
+    kept = sorted(os.listdir("checkpoints"))
+    print(json.dumps({"code": error.code, "asked": len(asked), "stored": stored, "steps": steps, "kept": kept}))
 """
 
 
-def test_a_trainer_ends_with_a_checkpoint_when_a_replica_must_end(folder, tmp_path, library_archive):
-    variables = {**os.environ, "PYTHONPATH": str(library_archive)}
-    command = forked(environment("torch2"), "-c", ENDING, folder / "tiny-llama")
-    process = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path, env=variables)
-    assert process.returncode == 0, process.stderr
-    assert json.loads(process.stdout.splitlines()[-1]) == {
+@pytest.fixture
+def ended(folder, tmp_path, library_archive):
+    """A function that ends a training after three steps, and returns what its program has printed."""
+
+    def train(**options):
+        command = forked(environment("torch2"), "-c", ENDING, folder / "tiny-llama", json.dumps(options))
+        variables = {**os.environ, "PYTHONPATH": str(library_archive)}
+        process = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path, env=variables)
+        assert process.returncode == 0, process.stderr
+        return json.loads(process.stdout.splitlines()[-1])
+
+    return train
+
+
+def test_a_trainer_ends_with_a_checkpoint_when_a_replica_must_end(ended):
+    assert ended() == {
         "code": 145,
         "asked": 3,
         "stored": [["checkpoint-3"]],
         "steps": [[2, 12], [3, 18]],
+        "kept": ["checkpoint-3"],
     }
+
+
+def test_a_trainer_that_ends_keeps_its_newest_checkpoint_beside_the_best_one(ended):
+    """The first evaluation is the best one here, as the loss falls."""
+    found = ended(eval_steps=1, save_steps=1, metric_for_best_model="loss", greater_is_better=True)
+    assert found["stored"][-1] == found["kept"] == ["checkpoint-1", "checkpoint-3"]

@@ -14,8 +14,7 @@ def test_metrics_are_recorded_and_durations_counters_and_summaries_are_not():
 
 
 def test_tokens_before_each_restart_count():
-    rows = [("loss", 100), ("eval_loss", 150), ("loss", 200), ("loss", 50), ("loss", 120), ("loss", 30)]
-    assert counted_tokens({name: 1.0, "num_tokens": tokens} for name, tokens in rows) == 200 + 120 + 30
+    assert counted_tokens([{"loss": 1.0, "num_tokens": 100, "tokens": 1100}, {"eval_loss": 1.0}]) == 1100
     assert counted_tokens([{"loss": 1.0}]) == 0
 
 
