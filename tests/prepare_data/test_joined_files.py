@@ -24,13 +24,14 @@ def table(header, again=None, before=MANY, cells="{a},{b}"):
         ("c,label", "c,label", "{a},{b}"),
         ("c,label", '"c","label"', "{a},{b}"),
         ("c,label", "\ufeffc,label", "{a},{b}"),
+        ("c,label", " C , Label", "{a},{b}"),
         ("c,x,label", "c,x,label", "{a},{i},{b}"),
         ("c,2018,label", "c,2018,label", "{a},{i}.5,{b}"),
         ("c,NA,label", "c,NA,label", "{a},,{b}"),
         ("c,day,label", "c,day,label", "{a},{d},{b}"),
         ("t,label", "t,label", "{a} {i},{b}"),
     ],
-    ids=["texts", "quotes", "mark", "number", "a year", "missing", "date", "kept"],
+    ids=["texts", "quotes", "mark", "blanks and case", "number", "a year", "missing", "date", "kept"],
 )
 @pytest.mark.usefixtures("small")
 def test_a_header_behind_the_first_rows_is_a_wrong_row(file, run, header, again, cells):

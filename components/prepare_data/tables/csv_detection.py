@@ -198,7 +198,7 @@ def repeated_headers(rows: pa.RecordBatch, first: str, missing: Set[str]) -> NDA
     """Return which rows have the names of their columns again, as in files that were joined.
 
     One column alone tells nothing, because a word may be its name and a value. Numbers are names, too, such as years,
-    but one value must be a text.
+    but one value must be a text. Blanks around the names and the case of their letters do not matter.
 
     Args:
         rows: Rows as texts, bytes and numbers.
@@ -216,15 +216,24 @@ def repeated_headers(rows: pa.RecordBatch, first: str, missing: Set[str]) -> NDA
             break
         values = rows[name].take(pa.array(found)) if len(found) < rows.num_rows else rows[name]
         if name in names:
-            are_equal = pc.equal(values, pa.scalar(name, values.type))
-            if name == first:
-                are_equal = pc.or_(are_equal, pc.equal(values, pa.scalar(f"\ufeff{name}", values.type)))
+            are_equal = _are_name(values, name, may_have_mark=name == first)
         elif re.fullmatch(FINITE, name):
             are_equal = pc.equal(values, float(name))
         else:
             are_equal = pa.nulls(len(values), pa.bool_())
         found = found[pc.fill_null(are_equal, name.strip() in missing).to_numpy(zero_copy_only=False)]
     return found
+
+
+def _are_name(values: pa.Array, name: str, *, may_have_mark: bool) -> pa.BooleanArray:
+    """Return which values are a name, with any case and with blanks around it."""
+    mark, size = "(?:\ufeff)?" if may_have_mark else "", len(name.strip().encode())
+    # Nearly all values have another length, which is compared faster. Small and large letters may differ by a byte.
+    lengths = pc.binary_length(values)
+    have_length = pc.and_(pc.greater_equal(lengths, size - 8), pc.less_equal(lengths, size + 16))
+    pattern = rf"^{mark}\s*{re.escape(name.strip())}\s*$"
+    found = pc.if_else(have_length, values, pa.scalar(None, values.type))
+    return pc.match_substring_regex(found, pattern, ignore_case=True)
 
 
 def check_no_header(rows: pa.RecordBatch) -> None:
