@@ -61,6 +61,8 @@ class Options:
         image_shapes: Height, width and channels of columns of images that are not to be chosen by the images. The step
             itself sets them, from the first source or the dataset in like.
         needed_texts: Kept texts that no row may lack. The step itself sets them, for rows of language models.
+        decimal: Decimal sign of CSV files that do not show it; "" for a point. The step itself sets it, from the first
+            source.
         time_form: Form of the dates of the time column; "" if its texts decide. The step itself sets it, from the first
             source.
     """
@@ -84,6 +86,7 @@ class Options:
     inputs: tuple[str, ...] = ()
     image_shapes: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
     needed_texts: tuple[str, ...] = ()
+    decimal: str = ""
     time_form: str = ""
     rare_classes: Literal["refuse", "drop"] = "refuse"
 

@@ -167,7 +167,7 @@ def _with_others(
 
 def _like_main(files: SourceFiles | None, options: Options, scratch: Path, main: Source) -> Source:
     """Open the source of a split, whose columns are read as those of the main source."""
-    options = replace(options_like(options, main.columns), time_form=main.split_by.time_form)
+    options = replace(options_like(options, main.columns), time_form=main.split_by.time_form, decimal=main.decimal)
     source = open_source(files, options, scratch, {}, main.task)
     return replace(source, columns=main.columns, types=main.types)
 

@@ -361,7 +361,7 @@ def test_columns_at_the_end_without_a_name_are_left_out(file, run, capsys):
     ("numbers", "is_named"),
     [
         (("987", "1.234", "12.345", "83.019"), True),
-        (("1.234", "2.345", "3.456"), False),
+        (("1.234", "2.345", "3.456"), True),
         (("987", "0.234", "0.345", "0.456"), False),
         (("987", "1.5", "1.234", "2.345"), False),
     ],

@@ -44,6 +44,24 @@ def test_a_point_makes_no_fraction_of_a_category_or_label(german, run, values, n
     assert sum(train.class_counts) == 20 * len(values)
 
 
+def test_a_file_of_a_split_that_does_not_show_its_decimals_has_those_of_the_source(file, run):
+    """1.333 would be a thousandth of what it is. A file with points in other places shows them."""
+    main = file("main.csv", "x;label\n" + "37,1;a\n2,5;b\n" * 20)
+    test = file("test.csv", "x;label\n1.333;a\n2.444;b\n")
+    options = {"sources": {"test": str(test)}, "validation_fraction": 0}
+    with pytest.raises(ValueError, match=r"row 2 of test\.csv: 'x' is '1\.333', which is no number"):
+        run(main, **options)
+    file("test.csv", "x;label\n1.5;a\n2.444;b\n")
+    assert run(main, "points", **options)["test"].rows == 2
+
+
+def test_points_in_all_numbers_of_a_file_with_semicolons_are_named(file, run, capsys):
+    run(file("data.csv", "x;label\n" + "".join(f"1.{100 + i};{'ab'[i % 2]}\n" for i in range(40))))
+    assert "column 'x' has numbers such as 1.100, and all fractions have three digits" in capsys.readouterr().out
+    run(file("data.csv", "x,label\n" + "".join(f"1.{100 + i},{'ab'[i % 2]}\n" for i in range(40))), "commas")
+    assert "three digits" not in capsys.readouterr().out
+
+
 def test_a_point_makes_no_fraction_of_a_group(german, run, tmp_path):
     """1.000 and 1,000 are two groups, and 1,000 and 1 are one."""
     source = german(["1.000", "1,000", "1"], 1)

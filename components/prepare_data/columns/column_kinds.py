@@ -248,7 +248,7 @@ def first_texts(
     return found
 
 
-def lines_about_thousands(first: Mapping[str, pa.StringArray]) -> list[str]:
+def lines_about_thousands(first: Mapping[str, pa.StringArray], *, may_be_all: bool = False) -> list[str]:
     """Return one line for each column of numbers whose points may separate thousands.
 
     All their fractions have three digits, below 1,000 before the point, and others have no fraction. Programs that
@@ -256,16 +256,19 @@ def lines_about_thousands(first: Mapping[str, pa.StringArray]) -> list[str]:
 
     Args:
         first: The first values of each column of numbers.
+        may_be_all: Whether a column without whole numbers may have thousands, as in files with semicolons, which are
+            usual where points separate thousands. Default: false.
     """
     lines = []
     for name, texts in first.items():
         have_points = pc.match_substring(texts, ".")
         fractions = texts.filter(have_points).unique()
         are_thousands = pc.all(pc.match_substring_regex(fractions, _THOUSANDS)).as_py()
-        if len(fractions) >= _LEAST_THOUSANDS and are_thousands and have_points.false_count:
+        if len(fractions) >= _LEAST_THOUSANDS and are_thousands and (may_be_all or have_points.false_count):
+            beside = " beside whole numbers" if have_points.false_count else ""
             lines.append(
-                f"column {name!r} has numbers such as {fractions[0].as_py().strip()} beside whole numbers, and all "
-                "fractions have three digits: if their points or commas separate thousands, remove them in the source"
+                f"column {name!r} has numbers such as {fractions[0].as_py().strip()}{beside}, and all fractions have "
+                "three digits: if their points or commas separate thousands, remove them in the source"
             )
     return bounded(lines)
 

@@ -32,13 +32,16 @@ _YEARS = range(1900, 2101)
 _SHOWN = 5
 
 
-def detect_format(start: bytes, csv_format: CsvFormat, *, may_be_blanks: bool) -> tuple[CsvFormat, list[str]]:
+def detect_format(
+    start: bytes, csv_format: CsvFormat, *, may_be_blanks: bool, decimal: str = ""
+) -> tuple[CsvFormat, list[str]]:
     """Return how a file is written, and a line for each thing that csv_format has not said.
 
     Args:
         start: The beginning of the text in UTF-8, without a byte order mark.
         csv_format: What the user says.
         may_be_blanks: Whether blanks may separate the columns. A CSV file of one column may have texts with blanks.
+        decimal: Decimal sign of files that do not show it. Default: "", a point.
 
     Raises:
         ValueError: The first line is one for Excel.
@@ -62,7 +65,11 @@ def detect_format(start: bytes, csv_format: CsvFormat, *, may_be_blanks: bool) -
         elif found != csv_format.separator:
             csv_format = replace(csv_format, separator=found)
             lines.append(f"the columns are separated by {found!r}, as its first rows show")
-    if csv_format.separator in (";", "\t") and "decimal" not in csv_format.given and _has_decimal_commas(start):
+    if (
+        csv_format.separator in (";", "\t")
+        and "decimal" not in csv_format.given
+        and _has_decimal_commas(start, decimal)
+    ):
         csv_format = replace(csv_format, decimal=",")
         lines.append("numbers have decimal commas, as its first rows show")
     separator, values = re.escape(csv_format.separator.encode()), b"\n".join(rows[1:])
@@ -73,8 +80,12 @@ def detect_format(start: bytes, csv_format: CsvFormat, *, may_be_blanks: bool) -
     return csv_format, lines
 
 
-def _has_decimal_commas(start: bytes) -> bool:
+def _has_decimal_commas(start: bytes, usual: str) -> bool:
     """Return whether more values are numbers with a decimal comma than with a decimal point.
+
+    Args:
+        start: The first rows.
+        usual: Decimal sign if there is neither; "" for a point.
 
     Raises:
         ValueError: All commas may separate thousands.
@@ -86,6 +97,8 @@ def _has_decimal_commas(start: bytes) -> bool:
         return re.findall(_CELL % number, start)
 
     commas, points = len(cells(b",")), len(cells(b"."))
+    if not commas and not points and usual == ",":
+        return True
     if not commas and not points and (unclear := cells(b",", of_thousands=True)):
         shown = unclear[0].decode()
         raise ValueError(

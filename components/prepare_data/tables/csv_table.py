@@ -260,7 +260,8 @@ class CsvTable:
         if task == "regression":
             first |= first_texts([options.label_column], read_texts)
             numbers.append(options.label_column)
-        notes += lines_about_thousands({name: first[name] for name in numbers if name in first})
+        shown = {name: first[name] for name in numbers if name in first}
+        notes += lines_about_thousands(shown, may_be_all=self._format.separator == ";")
         words = {name: first[name] for name in guessed if found[name] == "category" and name in inputs}
         notes += lines_about_words(words if task != "none" else {})
         times = time_type([read_types[time]] if time else [])
@@ -336,7 +337,8 @@ def _detected(files: Sequence[SourcePath], options: Options) -> tuple[CsvFormat,
             start = first_rows(file, given)
             if not start:
                 continue
-            found, lines = detect_format(start, given, may_be_blanks=ending(file) in (".data", ".txt"))
+            may_be_blanks = ending(file) in (".data", ".txt")
+            found, lines = detect_format(start, given, may_be_blanks=may_be_blanks, decimal=options.decimal)
             # The columns of the first source or of a model are known by their names.
             for rows, _ in read_csv(whole_file(file), {}, ignore, replace(found, header=False)):
                 rows = _with_points(rows, rows.schema.names, found, point=".")
