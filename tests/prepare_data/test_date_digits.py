@@ -77,6 +77,8 @@ def test_no_digit_is_invented(number, form):
         ("%Y.%m", "2018.10", "2018-10-01"),
         ("%j%Y", "12018", "2018-01-01"),
         ("%Y%j", "20181", "2018-01-01"),
+        ("%Y%j", "2020366", "2020-12-31"),
+        ("%Y-%j", "2018-1", "2018-01-01"),
         ("%Y%m", "20181", "2018-01-01"),
         ("%d%m%Y", "1012018 09:30", "2018-01-01"),
         ("%d%m%Y%H", "101201809", "2018-01-01"),
@@ -107,6 +109,9 @@ def test_zeros_that_a_number_has_lost_are_those_of_its_date(form, text, date):
         ("%Y", "18"),
         ("%Y", "18.0"),
         ("%d%m%Y", "-1012018"),
+        ("%Y%j", "2018366"),
+        ("%Y-%j", "2018-366"),
+        ("%j %y", "366 18"),
     ],
 )
 def test_numbers_that_may_be_several_dates_or_none_are_refused(form, text):

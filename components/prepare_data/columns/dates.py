@@ -362,7 +362,7 @@ def _time(text: str, form: str) -> datetime:
         except ValueError:
             pass
     elif _TIME_DIRECTIVES.search(form):
-        return datetime.strptime(digits(text, form), form)
+        return _parsed(text, form)
     found = _TIME_AT_END.search(text)
     if not found:
         return _day(text, form)
@@ -379,4 +379,17 @@ def _time(text: str, form: str) -> datetime:
 @lru_cache(2**16)
 def _day(text: str, form: str) -> datetime:
     """Return the first moment of a day. There are fewer days than times, and strptime is slow."""
-    return datetime.strptime(digits(text, form), form)
+    return _parsed(text, form)
+
+
+def _parsed(text: str, form: str) -> datetime:
+    written = digits(text, form)
+    moment = datetime.strptime(written, form)
+    # Python takes day 366 of a year without it for the first day of the next one.
+    if "%j" in form and moment.timetuple().tm_yday == 1 and _numbers(moment.strftime(form)) != _numbers(written):
+        raise ValueError(f"{text} has a day that its year has not")
+    return moment
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", text)]
