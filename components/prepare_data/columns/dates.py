@@ -95,8 +95,7 @@ def _pattern(form: str) -> str:
 
 
 _PATTERNS = {form: _pattern(form) for family in (*_FAMILIES, _SHORT_FORMS, [YEAR_POINT_MONTH]) for form in family}
-# Days alone have several spellings, in digits and in times of day.
-_FORMS_OF_DAYS = [form for family in _FAMILIES for form in family if "%d" in form]
+_FORMS = [form for family in _FAMILIES for form in family]
 # Dates whose day and month may be in either order, unless one of the numbers is above 12.
 _NUMERIC_FORMS = [f"{first}{sign}{second}{sign}%Y" for sign in "/-." for first, second in (("%d", "%m"), ("%m", "%d"))]
 _AMBIGUOUS = r"^\s*(0?[1-9]|1[0-2])[/-](0?[1-9]|1[0-2])[/-]"
@@ -283,6 +282,8 @@ def _usual(texts: pa.StringArray, form: str) -> pa.Int64Array | None:
 def names_of_dates(texts: pa.StringArray) -> pa.StringArray:
     """Return dates and times by their moment, so that one has one name in all spellings. Other texts stay.
 
+    A month is its first day.
+
     A date whose day and month may be in either order has a name of its own: 2/1/2024 is that of 02-01-2024 alone. Where
     points separate them, the day is first.
     """
@@ -292,7 +293,7 @@ def names_of_dates(texts: pa.StringArray) -> pa.StringArray:
     # Digits after the microseconds would get lost, so such texts stay, unless these are zeros.
     exact = pc.replace_substring_regex(texts.filter(may_be), r"([.,]\d{6})0+(\D|$)", r"\1\2")
     names, is_unmatched = texts.filter(may_be), pc.invert(pc.match_substring_regex(exact, r"[.,]\d{7}"))
-    for form in _FORMS_OF_DAYS:
+    for form in _FORMS:
         found = pc.and_(is_unmatched, pc.match_substring_regex(exact, _PATTERNS[form]))
         if not found.true_count:
             continue
