@@ -7,8 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from kfp_distributed.trainers.runtime.checkpoints import folder_uploads
-from kfp_distributed.trainers.runtime.outputs import step_metrics
+from kfp_distributed.storage import open_store
+from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
+from kfp_distributed.trainers import train_specification
+from kfp_distributed.trainers.runtime.checkpoints import folder_uploads, gathered_metrics
 from kfp_distributed.trainers.runtime.outputs.metrics_file import read_model_metrics
 from kfp_distributed.trainers.runtime.outputs.step_metrics import StepRecorder
 from kfp_distributed.trainers.runtime.outputs.step_points import MAX_METRICS, MAX_POINTS, StepPoints
@@ -67,9 +69,11 @@ def test_the_number_of_metrics_is_bounded():
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
-    monkeypatch.setattr(folder_uploads, "write_metrics", writers := [])
-    monkeypatch.setattr(step_metrics, "write_metrics", writers)
-    return tmp_path / "training.json"
+    before = [*gathered_metrics.writers]
+    gathered_metrics.writers.clear()
+    monkeypatch.setattr(gathered_metrics, "_printed", set())
+    yield tmp_path / "training.json"
+    gathered_metrics.writers[:] = before
 
 
 def test_epochs_and_steps_are_kept_beside_each_other(file, monkeypatch, capsys):
@@ -91,7 +95,7 @@ def test_epochs_and_steps_are_kept_beside_each_other(file, monkeypatch, capsys):
 def test_the_file_is_written_and_a_line_printed_every_ten_seconds_and_after_the_last_step(file, capsys, monkeypatch):
     now = 100.0
     recorder = StepRecorder(file, lambda: now)
-    folder_uploads.write_metrics.append(recorder.write)
+    gathered_metrics.writers.append(recorder.write)
     for step in range(1, 61):
         now += 0.5
         recorder.record(step, 60, {"loss": 1 / step})
@@ -136,6 +140,30 @@ def test_the_points_of_a_failed_program_are_stored(file, monkeypatch):
     folder_uploads.flush(by_program=False)
     assert [row["step"] for row in json.loads(sent[-1])["steps"]] == [1, 2, 3]
     assert "checkpoint" not in sent
+
+
+def record_until_it_is_good_enough(model_dir, metrics_dir, steps: int):
+    from pathlib import Path
+
+    from kfp_distributed.trainers.sync import record_step
+
+    for step in range(1, 1001):
+        record_step(Path(metrics_dir, "training.json"), step, steps, {"loss": 1 / step})
+        if step == 50:
+            break
+    Path(model_dir, "weights").write_text("1")
+
+
+@pytest.mark.parametrize("steps", [0, 1000], ids=["unknown_end", "early_end"])
+def test_the_model_gets_the_metrics_of_the_last_step_of_a_training_that_stops_early(make_replicas, digits, steps):
+    program = train_specification(record_until_it_is_good_enough)
+    replicas = make_replicas(program, {"steps": steps}, {"worker": 1}, digits)
+    replicas.start_all()
+    assert replicas.wait("worker-0") == 0, replicas.text("worker-0")
+    manifest = ModelManifest.from_json(open_store(replicas.job.model_uri).read(MODEL_MANIFEST))
+    assert manifest.metrics == {"step": 50, "loss": 1 / 50}
+    stored = json.loads(open_store(replicas.job.metrics_uri).read("training.json"))
+    assert stored["steps"][-1] == {"step": 50, "loss": 1 / 50}
 
 
 def test_tensorboard_without_its_package_is_named_once(file, monkeypatch, capsys, tmp_path):

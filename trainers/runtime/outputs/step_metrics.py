@@ -1,6 +1,5 @@
 """Records the metrics of steps: thinned in the metrics file, for TensorBoard, in lines, and for Kubeflow Trainer."""
 
-import atexit
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -8,7 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import SupportsFloat
 
-from kfp_distributed.trainers.runtime.checkpoints.folder_uploads import commit_metrics, write_metrics
+from kfp_distributed.trainers.runtime.checkpoints.folder_uploads import commit_metrics
+from kfp_distributed.trainers.runtime.checkpoints.gathered_metrics import add_writer
 from kfp_distributed.trainers.runtime.job_description import REPLICA_VARIABLE
 from kfp_distributed.trainers.runtime.monitoring.progress import Progress, format_progress
 from kfp_distributed.trainers.runtime.monitoring.status_server import report_progress
@@ -105,6 +105,5 @@ def record_step(file: Path, step: int, steps: int, metrics: Mapping[str, Support
 @cache
 def _recorder(file: Path) -> StepRecorder:
     recorder = StepRecorder(file)
-    write_metrics.append(recorder.write)
-    atexit.register(recorder.write)  # Of a program whose folders another process stores.
+    add_writer(recorder.write)
     return recorder
