@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+import threading
 from itertools import pairwise
 
 import pytest
@@ -140,6 +141,64 @@ def test_the_points_of_a_failed_program_are_stored(file, monkeypatch):
     folder_uploads.flush(by_program=False)
     assert [row["step"] for row in json.loads(sent[-1])["steps"]] == [1, 2, 3]
     assert "checkpoint" not in sent
+
+
+def test_a_thread_may_write_the_file_while_the_program_records(file):
+    """A thread ends a replica: it stores the metrics and the complete checkpoint while the training continues."""
+    recorder = StepRecorder(file)
+    errors, is_over, before = [], threading.Event(), sys.getswitchinterval()
+
+    def write():
+        while not is_over.is_set():
+            try:
+                recorder.write()
+            except Exception as error:  # noqa: BLE001 - of a thread, the test would not see it
+                errors.append(error)
+                return
+
+    thread = threading.Thread(target=write)
+    sys.setswitchinterval(1e-6)
+    try:
+        thread.start()
+        for step in range(1, 1500):
+            recorder.record(step, 0, {f"metric_{number}": 0.5 for number in range(5)})
+    finally:
+        sys.setswitchinterval(before)
+        is_over.set()
+        thread.join()
+    assert errors == []
+    recorder.write()
+    assert len(json.loads(file.read_text())["steps"]) == 1499
+
+
+@pytest.mark.parametrize("error", [RuntimeError("broken"), OSError("the disk is full")], ids=repr)
+def test_metrics_that_cannot_be_written_cost_neither_a_checkpoint_nor_other_metrics(file, monkeypatch, capsys, error):
+    def fail():
+        raise error
+
+    sent, checkpoints = [], file.parent / "checkpoints"
+    checkpoints.mkdir()
+    monkeypatch.setattr(folder_uploads, "kept_folders", [])
+    folder_uploads.keep(checkpoints, lambda *_: sent.append("checkpoint"), is_complete=lambda *_: True)
+    gathered_metrics.writers.append(fail)
+    record_step(file, 1, 0, {"loss": 1.0})
+    record_step(file, 2, 0, {"loss": 0.5})
+    (checkpoints / "new").write_text("x")
+    assert folder_uploads.flush(by_program=False)
+    assert sent == ["checkpoint"]
+    assert [row["step"] for row in json.loads(file.read_text())["steps"]] == [1, 2]
+    assert capsys.readouterr().out.count("metrics not written: ") == 1
+
+
+def test_points_that_could_not_be_written_are_written_later(file, monkeypatch):
+    recorder = StepRecorder(file.parent / "missing" / "training.json")
+    (file.parent / "missing").write_text("a file")
+    recorder.record(1, 0, {"loss": 1.0})
+    with pytest.raises(OSError, match="missing"):
+        recorder.write()
+    (file.parent / "missing").unlink()
+    assert recorder.write()
+    assert not recorder.write()
 
 
 def record_until_it_is_good_enough(model_dir, metrics_dir, steps: int):

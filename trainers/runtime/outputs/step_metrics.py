@@ -1,6 +1,7 @@
 """Records the metrics of steps: thinned in the metrics file, for TensorBoard, in lines, and for Kubeflow Trainer."""
 
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -42,18 +43,21 @@ class StepRecorder:
         self._shown, self._is_written = -WRITE_SECONDS, True
         self._not_finite: set[str] = set()
         self._has_left_out = False
+        # A thread writes the file when the replica must end. A signal handler of the program may, too.
+        self._lock, self._writing = threading.RLock(), threading.RLock()
 
     def record(self, step: int, steps: int, values: Mapping[str, float]) -> None:
         """Record a step, and write the file if `WRITE_SECONDS` have passed or it is the last one."""
         for name in sorted(not_finite(values) - self._not_finite):
             print(f"warning: {name} is {values[name]} in step {step}", flush=True)
         self._not_finite = self._not_finite - values.keys() | not_finite(values)
-        first = self._points.add(step, steps, values)
+        with self._lock:
+            first = self._points.add(step, steps, values)
+            self._is_written = False
         if self._points.left_out and not self._has_left_out:
             self._has_left_out = True
             left_out = ", ".join(sorted(self._points.left_out))
             print(f"warning: record_step keeps {MAX_METRICS} metrics, the first ones; left out: {left_out}", flush=True)
-        self._is_written = False
         if first and (folder := os.environ.get(TENSORBOARD_VARIABLE)):
             log_scalars(folder, step, first)
         if step != steps and self._clock() - self._shown < WRITE_SECONDS:
@@ -66,11 +70,17 @@ class StepRecorder:
 
     def write(self) -> bool:
         """Write the file, and return True; False if it has all steps."""
-        if self._is_written:
-            return False
-        replica = os.environ.get(REPLICA_VARIABLE, "replica-0")
-        update_metrics_file(self._file, {"replica": replica, "steps": self._points.rows()})
-        self._is_written = True
+        with self._writing:
+            with self._lock:
+                if self._is_written:
+                    return False
+                rows, self._is_written = self._points.rows(), True
+            replica = os.environ.get(REPLICA_VARIABLE, "replica-0")
+            try:
+                update_metrics_file(self._file, {"replica": replica, "steps": rows})
+            except BaseException:
+                self._is_written = False
+                raise
         return True
 
 
