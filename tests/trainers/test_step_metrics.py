@@ -112,12 +112,25 @@ def test_a_metric_that_becomes_nan_is_named_once(file, capsys):
     assert warnings == ["warning: loss is nan in step 2", "warning: loss is inf in step 5"]
 
 
+def test_the_epoch_is_no_metric_of_a_step(file, capsys):
+    """A row with two numbers would be one of epochs too, in the report and in MLflow."""
+    file.write_text('{"epochs": [], "steps": [{"step": 1, "epoch": 0.01, "loss": 1.0}]}')
+    record_step(file, 2, 100, {"loss": 0.5, "epoch": 0.02})
+    record_epoch(file, "master-0", 1, 2, {"loss": 0.25, "epoch": 7})
+    assert flush()
+    content = json.loads(file.read_text())
+    assert content["steps"] == [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 0.5}]
+    assert content["epochs"] == [{"epoch": 1, "loss": 0.25}]
+    assert capsys.readouterr().out.splitlines() == ["step 2/100 loss=0.5000", "epoch 1/2 loss=0.2500"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
         ((1, 2, {"loss": "low"}), TypeError, "record_step: the metric 'loss' is 'low' (str)"),
         ((-1, 2, {}), ValueError, "step=-1"),
         ((1, -2, {}), ValueError, "steps=-2"),
+        ((1, 2, {"loss": 0.5, "step": 7}), ValueError, "a metric has the name 'step' (with the value 7)"),
     ],
 )
 def test_what_is_no_step_is_refused_and_nothing_is_written(file, arguments, error, text):

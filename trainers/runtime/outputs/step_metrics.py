@@ -101,15 +101,23 @@ def record_step(file: Path, step: int, steps: int, metrics: Mapping[str, Support
         step: Number of the step, from 1; 0 for values before the first one.
         steps: Number of the last step; 0 if it is not known.
         metrics: Metrics of the step, by name, such as {"loss": 0.25}. "val_loss" is drawn in the chart of "loss". At
-            most 100 metrics of a training are kept.
+            most 100 metrics of a training are kept. "epoch" is left out, because it is no metric but another number of
+            the same step.
 
     Raises:
         TypeError: A metric is not a number. The message names it.
-        ValueError: The step is negative.
+        ValueError: The step is negative, or a metric has the name "step".
     """
     if step < 0 or steps < 0:
         raise ValueError(f"record_step: step={step}, steps={steps}; allowed are whole numbers of 0 or more")
-    _recorder(Path(file).absolute()).record(int(step), int(steps), checked_metrics("record_step", metrics))
+    values = checked_metrics("record_step", metrics)
+    if "step" in values:
+        raise ValueError(
+            f"record_step: a metric has the name 'step' (with the value {values['step']:g}), which is that of the "
+            "number of the step: pass the number as the argument step, and rename the metric or leave it out"
+        )
+    values.pop("epoch", None)
+    _recorder(Path(file).absolute()).record(int(step), int(steps), values)
 
 
 @cache
