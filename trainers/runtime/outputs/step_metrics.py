@@ -52,7 +52,7 @@ class StepRecorder:
             print(f"warning: {name} is {values[name]} in step {step}", flush=True)
         self._not_finite = self._not_finite - values.keys() | not_finite(values)
         with self._lock:
-            first = self._points.add(step, steps, values)
+            first = self._points.add(step, values)
             self._is_written = False
         if self._points.left_out and not self._has_left_out:
             self._has_left_out = True

@@ -19,7 +19,7 @@ class StepPoints:
     """Metrics of steps, with at most `MAX_POINTS` points of each of at most `MAX_METRICS` metrics.
 
     Of each interval of steps, the last point of a metric is kept. So a value of every 500 steps loses no point beside
-    one of every step. Which points are kept depends on the numbers of the steps alone, so a training that was
+    one of every step. The intervals grow with the training, so one that ends early has its points, too. Which points are kept depends on the numbers of the steps alone, so a training that was
     interrupted keeps the same ones.
 
     Attributes:
@@ -32,19 +32,18 @@ class StepPoints:
         self._last, self._interval = 0, 1
         self._points: dict[str, dict[int, tuple[int, float]]] = {}
         for row in rows:
-            self.add(int(row["step"]), 0, {name: value for name, value in row.items() if name != "step"})
+            self.add(int(row["step"]), {name: value for name, value in row.items() if name != "step"})
 
-    def add(self, step: int, steps: int, metrics: Mapping[str, float]) -> dict[str, float]:
+    def add(self, step: int, metrics: Mapping[str, float]) -> dict[str, float]:
         """Add the metrics of a step, and return those that are the first of their interval.
 
         A step before the last one removes the points after it, because the training has begun again at a checkpoint.
 
         Args:
             step: Number of the step.
-            steps: Number of all steps; 0 if it is not known.
             metrics: Metrics of the step, by name.
         """
-        interval = max(self._interval, interval_of(max(step, steps)))
+        interval = max(self._interval, interval_of(step))
         if step < self._last or interval > self._interval:
             self._points = {
                 name: {number // interval: (number, value) for number, value in points.values() if number <= step}
