@@ -12,6 +12,7 @@ from kfp_distributed.storage import open_store
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.checkpoints import folder_uploads, gathered_metrics
+from kfp_distributed.trainers.runtime.outputs import step_metrics
 from kfp_distributed.trainers.runtime.outputs.metrics_file import read_model_metrics
 from kfp_distributed.trainers.runtime.outputs.step_metrics import StepRecorder
 from kfp_distributed.trainers.runtime.outputs.step_points import MAX_METRICS, MAX_POINTS, StepPoints
@@ -56,6 +57,26 @@ def test_points_after_the_step_at_which_a_training_goes_on_are_removed():
     points.add(20, {"loss": 0.5, "val_loss": 0.6})
     points.add(15, {"loss": 0.75})
     assert points.rows() == [{"step": 10, "loss": 1.0}, {"step": 15, "loss": 0.75}]
+
+
+@pytest.mark.parametrize("count", [25, 5003], ids=["all_points", "thinned_points"])
+def test_a_score_before_the_training_removes_no_points(count):
+    """The Trainer of transformers gives 0 as the number of the step until it has loaded the checkpoint."""
+    before = recorded(range(1, count + 1)).rows()
+    points = StepPoints(before)
+    points.add(0, {"loss": 9.0, "val_loss": 8.0})
+    points.add(0, {"val_loss": 7.0})
+    assert [row for row in points.rows() if row["step"]] == before
+    assert points.rows()[0]["val_loss"] == 7.0
+    points.add(count + 1, {"loss": 0.5})
+    assert points.rows()[-2:] == [before[-1], {"step": count + 1, "loss": 0.5}]
+
+
+def test_a_training_that_begins_again_after_its_first_score_removes_the_points_of_the_one_before():
+    points = recorded(range(1, 26))
+    points.add(0, {"val_loss": 7.0})
+    points.add(1, {"loss": 0.5})
+    assert points.rows() == [{"step": 0, "val_loss": 7.0}, {"step": 1, "loss": 0.5}]
 
 
 def test_the_number_of_metrics_is_bounded():
@@ -109,6 +130,25 @@ def test_a_long_training_that_ends_early_has_all_its_points(file, steps):
         record_step(file, step, steps, {"loss": 1 / step})
     flush()
     assert len(json.loads(file.read_text())["steps"]) == 1000
+
+
+def test_the_latest_value_of_each_metric_is_shown_also_of_one_that_is_recorded_rarely(file, monkeypatch, capsys):
+    now, posted = 100.0, []
+    monkeypatch.setattr(step_metrics, "report_progress", posted.append)
+    recorder = StepRecorder(file, lambda: now)
+    for step in range(1, 13):
+        recorder.record(step, 0, {"loss": 1 / step})
+        if step in (4, 5):  # Right after the loss of the same step, as the Trainer of transformers does.
+            recorder.record(step, 0, {"val_loss": 2.0 / step})
+        now += 2.0
+    assert capsys.readouterr().out.splitlines() == [
+        "step 1/0 loss=1.0000",
+        "step 6/0 loss=0.1667 val_loss=0.4000",
+        "step 11/0 loss=0.0909",
+    ]
+    # Each status replaces the one before.
+    assert [{*progress.metrics} for progress in posted] == [{"loss"}, {"loss", "val_loss"}, {"loss", "val_loss"}]
+    assert posted[-1].metrics == {"loss": 1 / 11, "val_loss": 0.4}
 
 
 def test_a_metric_that_becomes_nan_is_named_once(file, capsys):

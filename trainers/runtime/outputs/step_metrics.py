@@ -43,6 +43,10 @@ class StepRecorder:
         self._shown, self._is_written = -WRITE_SECONDS, True
         self._not_finite: set[str] = set()
         self._has_left_out = False
+        self._latest: dict[str, float] = {}
+        """Latest value of each metric."""
+        self._unshown: dict[str, float] = {}
+        """Latest value of each metric that was recorded after the last line."""
         # A thread writes the file when the replica must end. A signal handler of the program may, too.
         self._lock, self._writing = threading.RLock(), threading.RLock()
 
@@ -54,19 +58,28 @@ class StepRecorder:
         with self._lock:
             first = self._points.add(step, values)
             self._is_written = False
+            self._unshown |= {name: value for name, value in values.items() if name not in self._points.left_out}
         if self._points.left_out and not self._has_left_out:
             self._has_left_out = True
             left_out = ", ".join(sorted(self._points.left_out))
             print(f"warning: record_step keeps {MAX_METRICS} metrics, the first ones; left out: {left_out}", flush=True)
         if first and (folder := os.environ.get(TENSORBOARD_VARIABLE)):
             log_scalars(folder, step, first)
-        if step != steps and self._clock() - self._shown < WRITE_SECONDS:
-            return
+        is_last = 0 < step == steps
+        if is_last or self._clock() - self._shown >= WRITE_SECONDS:
+            self._show(step, steps)
+
+    def _show(self, step: int, steps: int) -> None:
+        """Let the file be stored, and print and post the progress with the metrics of all steps since the last line."""
         self._shown = self._clock()
         commit_metrics()
-        progress = Progress(step, steps, values, "step")
-        print(format_progress(progress), flush=True)
-        report_progress(progress)
+        with self._lock:
+            unshown, self._unshown = self._unshown, {}
+            self._latest = self._latest | unshown
+            latest = self._latest
+        print(format_progress(Progress(step, steps, unshown, "step")), flush=True)
+        # Each post replaces the one before. The train step, which reads the lines, keeps the values of earlier ones.
+        report_progress(Progress(step, steps, latest, "step"))
 
     def write(self) -> bool:
         """Write the file, and return True; False if it has all steps."""
@@ -92,7 +105,7 @@ def record_step(file: Path, step: int, steps: int, metrics: Mapping[str, Support
     checkpoint, and when the program ends. A process that is killed loses the points of the last 10 seconds.
 
     A step before the last one that was recorded removes the points after it: the training has begun again at a
-    checkpoint. A metric that becomes NaN or infinite causes a warning.
+    checkpoint. Step 0 removes none. A metric that becomes NaN or infinite causes a warning.
 
     Only one process of a job should record steps, such as rank 0.
 
