@@ -7,6 +7,7 @@ from train.programs.jobs import make_job, workers
 from kfp_distributed.components.train.run.conclusions.status import advance, begin, failure_cause
 from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, LogLine, ReplicaChanged, ReplicaSample, Span
 from kfp_distributed.components.train.run.stored_metrics import read_metrics
+from kfp_distributed.components.train.tell.mlflow_tracker import new_metrics
 from kfp_distributed.components.train.tell.report import MAX_CURVES, MAX_EVENTS, MAX_TEXT, JobPage, job_page
 from kfp_distributed.reports.charts import Mark, line_chart, timeline
 from kfp_distributed.reports.page import render_page
@@ -289,6 +290,21 @@ def test_an_epoch_too_large_for_a_float_leaves_its_metrics_out(tmp_path):
     kept = {"replica": "worker-0", "epochs": [{"epoch": 10**400, "loss": 2.0}]}
     (tmp_path / "training.json").write_text(json.dumps(kept))
     assert read_metrics(str(tmp_path)) == {}
+
+
+def test_a_row_with_both_numbers_is_one_of_its_list(tmp_path):
+    """Programs write such rows: the Trainer of transformers logs the epoch of each step."""
+    steps = [{"step": step, "epoch": step / 50, "loss": 1 / step} for step in (10, 20, 30)]
+    content = {"replica": "worker-0", "epochs": [{"epoch": 1, "step": 50, "loss": 0.25}], "steps": steps}
+    (tmp_path / "training.json").write_text(json.dumps(content))
+    metrics = read_metrics(str(tmp_path))
+    assert metrics == {
+        "worker-0": [{"epoch": 1, "loss": 0.25}, *({"step": step, "loss": 1 / step} for step in (10, 20, 30))]
+    }
+    page = job_page(status(JobEnded(1001, True)), metrics)
+    assert [chart.title for chart in page.curves] == ["loss", "loss by step"]
+    logged = [(metric.key, metric.step) for metric in new_metrics(metrics, {}, 7.0)]
+    assert logged == [("training/loss", 1), *(("training_steps/loss", step) for step in (10, 20, 30))]
 
 
 def test_steps_have_charts_of_their_own_and_the_best_is_that_of_validation_rows(tmp_path):

@@ -25,6 +25,7 @@ from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.shards import fetch_manifest, fetch_shards
 from kfp_distributed.trainers.programs.program import FOLDERS, Program, command_line, function_arguments, parse_program
 from kfp_distributed.trainers.runtime.checkpoints import folder_uploads, sharded_uploads
+from kfp_distributed.trainers.runtime.checkpoints.gathered_metrics import write_gathered
 from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import restore_checkpoint
 from kfp_distributed.trainers.runtime.data_loading.rank_part import keep_rows, write_part
 from kfp_distributed.trainers.runtime.data_loading.served_rows import serve_rows
@@ -237,6 +238,7 @@ def _run_program(replica: ThisReplica, folders: Mapping[str, Path], reject_check
 
 
 def _save(job: JobDescription, manifest: DatasetManifest, folders: Mapping[str, Path], awaits_evaluator: bool) -> None:
+    write_gathered()  # The last steps of a function may be in memory alone.
     file = folders["metrics_dir"] / TRAINING_METRICS
     metrics, last = read_model_metrics(file), [{}, *read_epochs(file)][-1].get("epoch", 0)
     if "trainer" not in job.program:

@@ -8,12 +8,13 @@ from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
 from kfp_distributed.trainers.runtime.job_description import EVALUATOR_METRICS, TRAINING_METRICS
+from kfp_distributed.trainers.runtime.outputs.metrics_file import NUMBERS
 
 Metrics = Mapping[str, Sequence[Mapping[str, float]]]
-"""Epochs and steps of each replica that recorded any: [{"epoch": 1, "loss": ..., ...}, ..., {"step": 10, ...}, ...]."""
+"""Epochs and steps of each replica that recorded any: [{"epoch": 1, "loss": ..., ...}, ..., {"step": 10, ...}, ...].
 
-NUMBERS = ("epoch", "step")
-"""Names of the numbers of epochs and steps. A row of `Metrics` has one of them."""
+A row has one of the numbers alone.
+"""
 
 
 def read_metrics(uri: str) -> Metrics:
@@ -31,7 +32,8 @@ def stored_metrics(store: Store) -> Metrics:
             content = json.loads(store.read(key))
             metrics[str(content["replica"])] = [
                 {number: row[number] * 1.0}
-                | {name: value for name, value in row.items() if isinstance(value, int | float)}
+                # A user's program may write both numbers in a row, which would then be one of epochs and one of steps.
+                | {name: value for name, value in row.items() if isinstance(value, int | float) and name not in NUMBERS}
                 for number in NUMBERS
                 for row in content.get(f"{number}s", ())
             ]

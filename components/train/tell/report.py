@@ -10,11 +10,12 @@ from kfp_distributed.components.train.describe.durations import format_seconds
 from kfp_distributed.components.train.run.conclusions.failures import how_it_ended
 from kfp_distributed.components.train.run.conclusions.status import JobStatus
 from kfp_distributed.components.train.run.facts import ReplicaChanged, ReplicaSample, Span, moment
-from kfp_distributed.components.train.run.stored_metrics import NUMBERS, Metrics
+from kfp_distributed.components.train.run.stored_metrics import Metrics
 from kfp_distributed.components.train.tell.log_format import parse_line
 from kfp_distributed.reports.charts import FEW_LINES, Chart, Mark, line_chart, timeline
 from kfp_distributed.reports.parts import Table
 from kfp_distributed.reports.series import LARGEST, Point
+from kfp_distributed.trainers.runtime.outputs.metrics_file import NUMBERS
 
 MAX_POINTS = 60_000
 """Number of points of all line charts together. It keeps the page of 300 replicas below 2 MB."""

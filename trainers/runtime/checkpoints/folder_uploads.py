@@ -16,6 +16,7 @@ from pathlib import Path
 
 from kfp_distributed.storage.errors import StorageError, StoreAway
 from kfp_distributed.trainers.runtime.checkpoints.completeness import is_mapped, is_written
+from kfp_distributed.trainers.runtime.checkpoints.gathered_metrics import write_gathered
 from kfp_distributed.trainers.runtime.checkpoints.snapshots import (
     COPIED_BYTES,
     FolderState,
@@ -38,10 +39,6 @@ _BUSY_LOOKS = 30
 
 kept_folders: list["_Folder"] = []
 """The registered folders, in the order in which they are sent. `keep` adds to it."""
-
-write_metrics: list[Callable[[], bool]] = []
-"""Functions that write what they have gathered for files of metrics; each returns whether it has written any. They are
-called before the folders are sent by the program or at its end."""
 
 
 def keep(
@@ -280,13 +277,8 @@ class _Uploads:
     def capture(self, by_program: bool, waits: bool, only_metrics: bool = False) -> int:
         """Take snapshots of the folders that are to be sent; return the number of uploads that have begun before."""
         with self._state:
-            has_metrics = has_failed = False
-            try:
-                for write in write_metrics if by_program or waits else ():
-                    has_metrics |= write()
-            except OSError as error:
-                print(f"not stored: {error}", flush=True)
-                has_failed = True
+            has_metrics = (by_program or waits) and write_gathered()
+            has_failed = False
             for folder in kept_folders:
                 if folder.has_checkpoints and (has_failed or only_metrics):
                     continue

@@ -35,12 +35,13 @@ def record_epoch(file: Path, replica: str, epoch: int, epochs: int, metrics: Map
         replica: Name of the replica that trains, such as "worker-0".
         epoch: Number of the epoch, from 1.
         epochs: Number of the last epoch.
-        metrics: Metrics of the epoch, by name.
+        metrics: Metrics of the epoch, by name. "epoch" is left out, because it is the number of the epoch.
 
     Raises:
         TypeError: A metric is not a number. The message names it.
     """
     values = checked_metrics("record_epoch", metrics)
+    values.pop("epoch", None)  # It is the number of the entry, and no metric.
     past = [entry for entry in read_epochs(file) if entry["epoch"] < epoch]
     before = not_finite(past[-1]) if past else set()
     for name in sorted(not_finite(values) - before):

@@ -1,4 +1,8 @@
-"""The file of the metrics of a replica: {"replica": NAME, "epochs": [{"epoch": 1, ...}, ...], "steps": [...]}."""
+"""The file of the metrics of a replica.
+
+Its form is {"replica": NAME, "epochs": [{"epoch": 1, ...}, ...], "steps": [{"step": 1, ...}, ...]}. One list may
+be missing.
+"""
 
 import json
 import math
@@ -8,6 +12,9 @@ from pathlib import Path
 from typing import Any, SupportsFloat
 
 from kfp_distributed.storage.files import unfinished_file
+
+NUMBERS = ("epoch", "step")
+"""Names of the numbers of epochs and steps. No metric of a step has one of these names."""
 
 _MODEL_EPOCH = "model_epoch"
 """Key of the epoch of the model in a metrics file."""
@@ -20,16 +27,19 @@ def read_epochs(file: Path) -> list[dict[str, float]]:
 
 def read_steps(file: Path) -> list[dict[str, float]]:
     """Return the steps of a metrics file, by number; [] if the file is missing or has another form."""
-    return _read_rows(file, "steps", "step")
+    rows = _read_rows(file, "steps", "step")
+    return [{name: value for name, value in row.items() if name != "epoch"} for row in rows]
 
 
 def _read_rows(file: Path, key: str, number: str) -> list[dict[str, float]]:
     try:
         content = json.loads(file.read_text()) if file.exists() else {key: []}
-        rows = content.get(key, []) if key == "steps" else content[key]
-        return [{number: row[number], **row} for row in rows]
+        if not {"epochs", "steps"} & content.keys():
+            raise KeyError(key)
+        return [{number: row[number], **row} for row in content.get(key, [])]
     except (AttributeError, KeyError, TypeError, ValueError):
-        print(f'{file.name} has not the form {{"replica": NAME, "epochs": [{{"epoch": 1, ...}}]}}', flush=True)
+        form = '{"replica": NAME, "epochs": [{"epoch": 1, ...}], "steps": [{"step": 1, ...}]}'
+        print(f"{file.name} has not the form {form}", flush=True)
         return []
 
 

@@ -1,14 +1,15 @@
 """Records the metrics of steps: thinned in the metrics file, for TensorBoard, in lines, and for Kubeflow Trainer."""
 
-import atexit
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import SupportsFloat
 
-from kfp_distributed.trainers.runtime.checkpoints.folder_uploads import commit_metrics, write_metrics
+from kfp_distributed.trainers.runtime.checkpoints.folder_uploads import commit_metrics
+from kfp_distributed.trainers.runtime.checkpoints.gathered_metrics import add_writer
 from kfp_distributed.trainers.runtime.job_description import REPLICA_VARIABLE
 from kfp_distributed.trainers.runtime.monitoring.progress import Progress, format_progress
 from kfp_distributed.trainers.runtime.monitoring.status_server import report_progress
@@ -42,35 +43,57 @@ class StepRecorder:
         self._shown, self._is_written = -WRITE_SECONDS, True
         self._not_finite: set[str] = set()
         self._has_left_out = False
+        self._latest: dict[str, float] = {}
+        """Latest value of each metric."""
+        self._unshown: dict[str, float] = {}
+        """Latest value of each metric that was recorded after the last line."""
+        # A thread writes the file when the replica must end. A signal handler of the program may, too.
+        self._lock, self._writing = threading.RLock(), threading.RLock()
 
     def record(self, step: int, steps: int, values: Mapping[str, float]) -> None:
         """Record a step, and write the file if `WRITE_SECONDS` have passed or it is the last one."""
         for name in sorted(not_finite(values) - self._not_finite):
             print(f"warning: {name} is {values[name]} in step {step}", flush=True)
         self._not_finite = self._not_finite - values.keys() | not_finite(values)
-        first = self._points.add(step, steps, values)
+        with self._lock:
+            first = self._points.add(step, values)
+            self._is_written = False
+            self._unshown |= {name: value for name, value in values.items() if name not in self._points.left_out}
         if self._points.left_out and not self._has_left_out:
             self._has_left_out = True
             left_out = ", ".join(sorted(self._points.left_out))
             print(f"warning: record_step keeps {MAX_METRICS} metrics, the first ones; left out: {left_out}", flush=True)
-        self._is_written = False
         if first and (folder := os.environ.get(TENSORBOARD_VARIABLE)):
             log_scalars(folder, step, first)
-        if step != steps and self._clock() - self._shown < WRITE_SECONDS:
-            return
+        is_last = 0 < step == steps
+        if is_last or self._clock() - self._shown >= WRITE_SECONDS:
+            self._show(step, steps)
+
+    def _show(self, step: int, steps: int) -> None:
+        """Let the file be stored, and print and post the progress with the metrics of all steps since the last line."""
         self._shown = self._clock()
         commit_metrics()
-        progress = Progress(step, steps, values, "step")
-        print(format_progress(progress), flush=True)
-        report_progress(progress)
+        with self._lock:
+            unshown, self._unshown = self._unshown, {}
+            self._latest = self._latest | unshown
+            latest = self._latest
+        print(format_progress(Progress(step, steps, unshown, "step")), flush=True)
+        # Each post replaces the one before. The train step, which reads the lines, keeps the values of earlier ones.
+        report_progress(Progress(step, steps, latest, "step"))
 
     def write(self) -> bool:
         """Write the file, and return True; False if it has all steps."""
-        if self._is_written:
-            return False
-        replica = os.environ.get(REPLICA_VARIABLE, "replica-0")
-        update_metrics_file(self._file, {"replica": replica, "steps": self._points.rows()})
-        self._is_written = True
+        with self._writing:
+            with self._lock:
+                if self._is_written:
+                    return False
+                rows, self._is_written = self._points.rows(), True
+            replica = os.environ.get(REPLICA_VARIABLE, "replica-0")
+            try:
+                update_metrics_file(self._file, {"replica": replica, "steps": rows})
+            except BaseException:
+                self._is_written = False
+                raise
         return True
 
 
@@ -82,7 +105,7 @@ def record_step(file: Path, step: int, steps: int, metrics: Mapping[str, Support
     checkpoint, and when the program ends. A process that is killed loses the points of the last 10 seconds.
 
     A step before the last one that was recorded removes the points after it: the training has begun again at a
-    checkpoint. A metric that becomes NaN or infinite causes a warning.
+    checkpoint. Step 0 removes none. A metric that becomes NaN or infinite causes a warning.
 
     Only one process of a job should record steps, such as rank 0.
 
@@ -91,20 +114,27 @@ def record_step(file: Path, step: int, steps: int, metrics: Mapping[str, Support
         step: Number of the step, from 1; 0 for values before the first one.
         steps: Number of the last step; 0 if it is not known.
         metrics: Metrics of the step, by name, such as {"loss": 0.25}. "val_loss" is drawn in the chart of "loss". At
-            most 100 metrics of a training are kept.
+            most 100 metrics of a training are kept. "epoch" is left out, because it is no metric but another number of
+            the same step.
 
     Raises:
         TypeError: A metric is not a number. The message names it.
-        ValueError: The step is negative.
+        ValueError: The step is negative, or a metric has the name "step".
     """
     if step < 0 or steps < 0:
         raise ValueError(f"record_step: step={step}, steps={steps}; allowed are whole numbers of 0 or more")
-    _recorder(Path(file).absolute()).record(int(step), int(steps), checked_metrics("record_step", metrics))
+    values = checked_metrics("record_step", metrics)
+    if "step" in values:
+        raise ValueError(
+            f"record_step: a metric has the name 'step' (with the value {values['step']:g}), which is that of the "
+            "number of the step: pass the number as the argument step, and rename the metric or leave it out"
+        )
+    values.pop("epoch", None)
+    _recorder(Path(file).absolute()).record(int(step), int(steps), values)
 
 
 @cache
 def _recorder(file: Path) -> StepRecorder:
     recorder = StepRecorder(file)
-    write_metrics.append(recorder.write)
-    atexit.register(recorder.write)  # Of a program whose folders another process stores.
+    add_writer(recorder.write)
     return recorder

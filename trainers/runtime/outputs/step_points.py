@@ -19,8 +19,8 @@ class StepPoints:
     """Metrics of steps, with at most `MAX_POINTS` points of each of at most `MAX_METRICS` metrics.
 
     Of each interval of steps, the last point of a metric is kept. So a value of every 500 steps loses no point beside
-    one of every step. Which points are kept depends on the numbers of the steps alone, so a training that was
-    interrupted keeps the same ones.
+    one of every step. The intervals grow with the training, so one that ends early has its points, too. Which points
+    are kept depends on the numbers of the steps alone, so a training that was interrupted keeps the same ones.
 
     Attributes:
         left_out: Names of the metrics that came when there were `MAX_METRICS`.
@@ -32,25 +32,27 @@ class StepPoints:
         self._last, self._interval = 0, 1
         self._points: dict[str, dict[int, tuple[int, float]]] = {}
         for row in rows:
-            self.add(int(row["step"]), 0, {name: value for name, value in row.items() if name != "step"})
+            self.add(int(row["step"]), {name: value for name, value in row.items() if name != "step"})
 
-    def add(self, step: int, steps: int, metrics: Mapping[str, float]) -> dict[str, float]:
+    def add(self, step: int, metrics: Mapping[str, float]) -> dict[str, float]:
         """Add the metrics of a step, and return those that are the first of their interval.
 
         A step before the last one removes the points after it, because the training has begun again at a checkpoint.
+        Step 0 removes none: a program may score the model before it loads the checkpoint.
 
         Args:
-            step: Number of the step.
-            steps: Number of all steps; 0 if it is not known.
+            step: Number of the step; 0 before the training.
             metrics: Metrics of the step, by name.
         """
-        interval = max(self._interval, interval_of(max(step, steps)))
-        if step < self._last or interval > self._interval:
+        interval = max(self._interval, interval_of(step))
+        # After step 0, the next one says where the training goes on.
+        last = step or self._last
+        if last < self._last or interval > self._interval:
             self._points = {
-                name: {number // interval: (number, value) for number, value in points.values() if number <= step}
+                name: {number // interval: (number, value) for number, value in points.values() if number <= last}
                 for name, points in self._points.items()
             }
-        self._last, self._interval = step, interval
+        self._last, self._interval = last, interval
         first = {}
         for name, value in metrics.items():
             if name not in self._points and len(self._points) == MAX_METRICS:
@@ -59,7 +61,8 @@ class StepPoints:
             points = self._points.setdefault(name, {})
             if step // interval not in points:
                 first[name] = value
-            points[step // interval] = (step, value)
+            if step or points.get(0, (0,))[0] == 0:
+                points[step // interval] = (step, value)
         return first
 
     def rows(self) -> list[dict[str, float]]:
