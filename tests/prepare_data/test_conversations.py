@@ -55,6 +55,9 @@ def write(rows, file):
     return file
 
 
+FORMATS = ("jsonl", "parquet", "arrow", "csv")
+
+
 def splits(tmp_path, manifests, name="out"):
     """Return the rows of each split."""
     return {
@@ -198,3 +201,18 @@ def test_the_overview_shows_lengths_and_examples(run, tmp_path):
     page = (tmp_path / "out" / "overview.html").read_text()
     assert "Words of messages (median 9, most 9)" in page
     assert "user: What is" in page
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_dropped_columns_are_no_part_of_a_form(ending, run, tmp_path):
+    rows = [{**row, "text": f"Text {i}", "messages": turn(i)} for i, row in enumerate(PROMPTS)]
+    file = write(rows, tmp_path / f"data.{ending}")
+    for dropped, kept in (
+        (["messages"], ["prompt", "completion"]),
+        (["messages", "prompt", "completion"], ["text"]),
+        (["prompt", "text"], ["messages"]),
+    ):
+        manifests = run(file, drop_columns=tuple(dropped))
+        assert [column.name for column in manifests["train"].columns] == kept
+    file = write(FORMS["Alpaca"][0], tmp_path / f"alpaca.{ending}")
+    assert [column.name for column in run(file, drop_columns=("input",))["train"].columns] == ["instruction", "output"]

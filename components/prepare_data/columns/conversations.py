@@ -1,8 +1,8 @@
-"""Rows for language models: the forms in which they are written, and the check of a conversation (pure)."""
+"""Conversations of rows for language models: which values are some, and their check (pure)."""
 
 import json
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,46 +21,6 @@ _OTHER_ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "mo
 """Other names of roles: those of ShareGPT files, and of some models."""
 
 _SHOWN = 40
-
-
-class RowForm(NamedTuple):
-    """A form of rows for language models.
-
-    Attributes:
-        name: Name of the form.
-        columns: Columns that each row has.
-        optional: Columns that rows may have.
-        conversations: Those of `columns` that may be conversations.
-        needed: Those of `columns` whose texts may not be empty.
-        has_clear_names: Whether the names show the form also beside other columns.
-    """
-
-    name: str
-    columns: tuple[str, ...]
-    optional: tuple[str, ...] = ()
-    conversations: tuple[str, ...] = ()
-    needed: tuple[str, ...] = ()
-    has_clear_names: bool = True
-
-
-FORMS = (
-    RowForm("messages", ("messages",), conversations=("messages",)),
-    RowForm("ShareGPT", ("conversations",), conversations=("conversations",)),
-    RowForm(
-        "prompt and completion",
-        ("prompt", "completion"),
-        conversations=("prompt", "completion"),
-        needed=("prompt", "completion"),
-    ),
-    RowForm("Alpaca", ("instruction", "output"), ("input",), needed=("instruction", "output")),
-    RowForm("text", ("text",), needed=("text",), has_clear_names=False),
-)
-"""The forms, of which the first one whose columns are there counts."""
-
-
-def row_form(names: Collection[str]) -> RowForm | None:
-    """Return the form of rows with these columns; None for rows of no language model."""
-    return next((form for form in FORMS if {*form.columns} <= {*names}), None)
 
 
 def conversation_texts(name: str, values: pa.Array, add: Callable[[int, str, str], object]) -> pa.StringArray:
