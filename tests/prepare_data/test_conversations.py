@@ -216,3 +216,62 @@ def test_dropped_columns_are_no_part_of_a_form(ending, run, tmp_path):
         assert [column.name for column in manifests["train"].columns] == kept
     file = write(FORMS["Alpaca"][0], tmp_path / f"alpaca.{ending}")
     assert [column.name for column in run(file, drop_columns=("input",))["train"].columns] == ["instruction", "output"]
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_json_texts_of_conversations_are_conversations_in_all_formats(ending, run, tmp_path):
+    rows = [{"messages": json.dumps(turn(i)), "id": i} for i in ROWS]
+    manifests = run(write(rows, tmp_path / f"data.{ending}"))
+    assert manifests["train"].columns[0].source_type == "conversation"
+    texts = [row["messages"] for rows in splits(tmp_path, manifests).values() for row in rows]
+    assert sorted(texts) == sorted(json.dumps(turn(i), ensure_ascii=False) for i in ROWS)
+    for wrong in (json.dumps([message("boss"), *GOOD]), "hello", "[INST]", "[]"):
+        file = write([*rows[:40], {"messages": wrong, "id": 0}, *rows[40:]], tmp_path / f"wrong.{ending}")
+        with pytest.raises(ValueError, match=rf"^row 4[12] of wrong\.{ending}: 'messages' .*(list|role)"):
+            run(file)
+        assert sum(manifest.rows for manifest in run(file, on_bad_row="skip").values()) == len(ROWS)
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("column", ["messages", "conversations"])
+def test_columns_of_messages_are_conversations_whatever_the_first_value_is(column, ending, run, tmp_path):
+    rows = [{column: value, "id": 1} for value in ("hello", *(json.dumps(turn(i)) for i in ROWS))]
+    with pytest.raises(ValueError, match=rf"'{column}' is 'hello', and no list of messages"):
+        run(write(rows, tmp_path / f"data.{ending}"))
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_prompts_and_completions_that_are_json_texts_of_messages_are_conversations(ending, run, tmp_path):
+    rows = [{"prompt": json.dumps(turn(i)[:1]), "completion": json.dumps(turn(i)[1:])} for i in ROWS]
+    for first in ("", " ", "[]"):
+        file = write([{"prompt": first, "completion": first}, *rows], tmp_path / f"data.{ending}")
+        manifests = run(file, on_bad_row="skip")
+        assert [column.source_type for column in manifests["train"].columns] == ["conversation"] * 2
+        assert sum(manifest.rows for manifest in manifests.values()) == len(ROWS)
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize(
+    "text", ["[INST] {} [/INST]", "[{}]", '["Ulm", "Bern {}"]', "[[{}]]", '{{"town": {}}}', '"{}"', "{}", "[] {}"]
+)
+def test_texts_that_are_no_lists_of_objects_stay_texts(text, ending, run, tmp_path):
+    rows = [{"prompt": text.format(i), "completion": text.format(i)} for i in ROWS]
+    manifests = run(write(rows, tmp_path / f"data.{ending}"))
+    assert [column.source_type for column in manifests["train"].columns] == [""] * 2
+    found = [row for rows in splits(tmp_path, manifests).values() for row in rows]
+    assert sorted(found, key=str) == sorted(rows, key=str)
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("text", ["no list", "[INST]", '[{"town": "Ulm"}]'])
+def test_an_error_about_prompts_names_the_way_to_keep_texts(text, ending, run, tmp_path):
+    rows = [{"prompt": f"p {i}", "completion": '[{"town": "Ulm"}]' if i else json.dumps(GOOD[1:])} for i in ROWS]
+    rows[30]["completion"] = text
+    file = write(rows, tmp_path / f"data.{ending}")
+    with pytest.raises(ValueError, match=r"If its values are texts, set columns=\{'completion': \"text\"\}"):
+        run(file)
+    assert run(file, columns={"completion": "text"})["train"].columns[1].source_type == ""
+    like = run(write([{"prompt": "x", "completion": GOOD[1:]}] * 60, tmp_path / "like.jsonl"), "like")["train"]
+    with pytest.raises(ValueError, match="'completion' (has|is) ") as error:
+        run(file, "second", like=like, label_column="")
+    assert "columns=" not in str(error.value)

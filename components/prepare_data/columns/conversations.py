@@ -22,22 +22,48 @@ _OTHER_ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "mo
 
 _SHOWN = 40
 
+_MAY_BE_TEXTS = ("prompt", "completion")
+"""Columns that are either conversations or texts."""
 
-def conversation_texts(name: str, values: pa.Array, add: Callable[[int, str, str], object]) -> pa.StringArray:
+
+class _NoMessages(ValueError):
+    """A value is no list of messages, so that it may be meant as a text."""
+
+
+def are_conversations(values: pa.Array) -> bool | None:
+    """Return whether the first value that is not empty is a list of objects, or the JSON text of one.
+
+    Returns:
+        None if all values are empty: missing, blank texts, or empty lists.
+    """
+    for row in range(len(values)):
+        value = _decoded(python_values(values.slice(row, 1))[0])
+        if value and not (isinstance(value, str) and value.isspace()):
+            return isinstance(value, list) and all(isinstance(message, dict) for message in value)
+    return None
+
+
+def conversation_texts(
+    name: str, values: pa.Array, add: Callable[[int, str, str], object], *, can_declare: bool = False
+) -> pa.StringArray:
     """Return conversations as JSON texts of lists of messages: [{"role": "user", "content": "..."}, ...].
 
     Args:
         name: Name of the column. A "prompt" needs no answer, and a "completion" no question.
         values: Lists of objects, or their JSON texts.
         add: Is called with the number, the column and the problem of each row that is no conversation.
+        can_declare: Whether the user may declare the kind of the column. Default: false.
     """
+    advice = (
+        f'. If its values are texts, set columns={{{name!r}: "text"}}' if can_declare and name in _MAY_BE_TEXTS else ""
+    )
     texts: list[str | None] = []
     for row, value in enumerate(python_values(values)):
         try:
             texts.append(_text_of(value, needs_answer=name != "prompt"))
         except ValueError as error:
             texts.append(None)
-            add(row, name, str(error))
+            add(row, name, f"{error}{advice if isinstance(error, _NoMessages) else ''}")
     return pa.array(texts, pa.string())
 
 
@@ -73,15 +99,11 @@ def _text_of(value: object, *, needs_answer: bool) -> str:
     Raises:
         ValueError: It is none. The message says what is wrong and how to mend it.
     """
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-            value = json.loads(value) if isinstance(value, str) else value
-        except ValueError:
-            raise ValueError(f"is {str(value)[:_SHOWN]!r}, and no list of messages: {_EXAMPLE}") from None
+    value = _decoded(value)
     if not isinstance(value, list) or not value:
-        shown = "missing" if value is None else "an empty list" if value == [] else f"{value!r:.{_SHOWN}}"
-        raise ValueError(f"is {shown}, and no list of messages: {_EXAMPLE}")
+        shown = repr(value[:_SHOWN]) if isinstance(value, str) else f"{value!r:.{_SHOWN}}"
+        shown = "missing" if value is None else "an empty list" if value == [] else shown
+        raise _NoMessages(f"is {shown}, and no list of messages: {_EXAMPLE}")
     messages = [_message(number, message) for number, message in enumerate(value, 1)]
     _check_order([message["role"] for message in messages], needs_answer=needs_answer)
     text = json.dumps(messages, ensure_ascii=False)
@@ -94,23 +116,34 @@ def _text_of(value: object, *, needs_answer: bool) -> str:
     return text
 
 
+def _decoded(value: object) -> object:
+    """Return the value of a JSON text; else the value. A text in JSON Lines is the JSON text of a text."""
+    for _ in range(2):
+        if isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except (ValueError, RecursionError):
+                break
+    return value
+
+
 _EXAMPLE = 'write [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]'
 
 
 def _message(number: int, message: object) -> dict[str, Any]:
     """Return a message with a role and a content. Keys without a value are left out: Arrow adds them."""
     if not isinstance(message, dict):
-        raise ValueError(f"has {message!r:.{_SHOWN}} as message {number}: {_EXAMPLE}")  # noqa: TRY004 - all of a row
+        raise _NoMessages(f"has {message!r:.{_SHOWN}} as message {number}: {_EXAMPLE}")
     known = {key: value for key, value in message.items() if value is not None}
     if "role" not in known and "from" in known:
         known = {"role": known.pop("from"), "content": known.pop("value", None), **known}
     role = _OTHER_ROLES.get(known.get("role", ""), known.get("role"))
+    if role is None:
+        keys = ", ".join(message)[:_SHOWN]
+        raise _NoMessages(f"has no role in message {number}, whose keys are {keys}: {_EXAMPLE}")
     if role not in ROLES:
-        raise ValueError(
-            f"has the role {role!r:.{_SHOWN}} in message {number}; allowed are {', '.join((*ROLES, *_OTHER_ROLES))}"
-            if role is not None
-            else f"has no role in message {number}, whose keys are {', '.join(message)[:_SHOWN]}: {_EXAMPLE}"
-        )
+        allowed = ", ".join((*ROLES, *_OTHER_ROLES))
+        raise ValueError(f"has the role {role!r:.{_SHOWN}} in message {number}; allowed are {allowed}")
     content = known.get("content")
     is_empty = content is None or (isinstance(content, str) and not content.strip()) or content == []
     if is_empty and not (role == "assistant" and known.get("tool_calls")):

@@ -16,8 +16,8 @@ class RowForm(NamedTuple):
         name: Name of the form.
         columns: Columns that each row has.
         optional: Columns that rows may have.
-        conversations: Those of `columns` that may be conversations.
-        needed: Those of `columns` whose texts may not be empty.
+        conversations: Those of `columns` that may be conversations. They always are if they are not in `needed`.
+        needed: Those of `columns` that may be texts, which may not be empty.
         has_clear_names: Whether the names show the form also beside other columns.
     """
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.columns.column_kinds import column_of, declared_column, first_texts
 from kfp_distributed.components.prepare_data.columns.column_names import DEFAULT_LABEL, input_names
+from kfp_distributed.components.prepare_data.columns.conversations import are_conversations
 from kfp_distributed.components.prepare_data.columns.date_columns import DateForms, find_forms, open_dates
 from kfp_distributed.components.prepare_data.columns.row_forms import options_of_form, row_form
 from kfp_distributed.components.prepare_data.columns.source import Source
@@ -156,17 +157,18 @@ def as_row_form(source: SourcePath | SourceFiles | None, options: Options) -> tu
         form = row_form(names, options)
         if not form:
             return options, ""
-        conversations = {name for name in form.conversations if _has_lists(table, files[0], name)}
+        conversations = {
+            name for name in form.conversations if name not in form.needed or _has_conversations(table, files[0], name)
+        }
     return options_of_form(form, names, conversations, options)
 
 
-def _has_lists(table: TableFormat, file: SourcePath, name: str) -> bool:
-    """Return whether the first value of a column is a list, or the JSON text of one."""
+def _has_conversations(table: TableFormat, file: SourcePath, name: str) -> bool:
+    """Return whether the first value of a column that is not empty is a conversation."""
     for rows, _ in table.read(whole_file(file), {name: JSON_TEXT}, ignore):
-        values = rows[name].drop_null()
-        if len(values):
-            is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
-            return str(values[0]).startswith("[") if is_text else bool(pa.types.is_nested(values.type))
+        found = are_conversations(rows[name])
+        if found is not None:
+            return found
     return False
 
 
