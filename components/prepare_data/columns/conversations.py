@@ -1,7 +1,9 @@
 """Conversations of rows for language models: which values are some, and their check (pure)."""
 
 import json
+import math
 from collections.abc import Callable, Sequence
+from datetime import date, time
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from kfp_distributed.components.prepare_data.columns.python_values import python_values
+from kfp_distributed.components.prepare_data.columns.python_values import in_microseconds, python_values
 
 CONVERSATION = "conversation"
 """Declared kind of a column of conversations, and the source_type of its texts in the manifest."""
@@ -21,6 +23,9 @@ _OTHER_ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "mo
 """Other names of roles: those of ShareGPT files, and of some models."""
 
 _SHOWN = 40
+
+_CALLS = ("tool_calls", "function_call")
+"""Keys of what an assistant may write without a content."""
 
 _MAY_BE_TEXTS = ("prompt", "completion")
 """Columns that are either conversations or texts."""
@@ -58,9 +63,12 @@ def conversation_texts(
         f'. If its values are texts, set columns={{{name!r}: "text"}}' if can_declare and name in _MAY_BE_TEXTS else ""
     )
     texts: list[str | None] = []
-    for row, value in enumerate(python_values(values)):
+    for row, value in enumerate(python_values(in_microseconds(values))):
         try:
             texts.append(_text_of(value, needs_answer=name != "prompt"))
+        except RecursionError:
+            texts.append(None)
+            add(row, name, "has lists or objects in too many others: write fewer levels, or leave the row out")
         except ValueError as error:
             texts.append(None)
             add(row, name, f"{error}{advice if isinstance(error, _NoMessages) else ''}")
@@ -131,31 +139,61 @@ _EXAMPLE = 'write [{"role": "user", "content": "..."}, {"role": "assistant", "co
 
 
 def _message(number: int, message: object) -> dict[str, Any]:
-    """Return a message with a role and a content. Keys without a value are left out: Arrow adds them."""
+    """Return a message with a role and a content."""
+    message = _json_value(message, number)
     if not isinstance(message, dict):
         raise _NoMessages(f"has {message!r:.{_SHOWN}} as message {number}: {_EXAMPLE}")
-    known = {key: value for key, value in message.items() if value is not None}
+    known = {**message}
     if "role" not in known and "from" in known:
         known = {"role": known.pop("from"), "content": known.pop("value", None), **known}
-    role = _OTHER_ROLES.get(known.get("role", ""), known.get("role"))
+    role = known.pop("role", None)
+    role = _OTHER_ROLES.get(role, role) if isinstance(role, str) else role
     if role is None:
         keys = ", ".join(message)[:_SHOWN]
         raise _NoMessages(f"has no role in message {number}, whose keys are {keys}: {_EXAMPLE}")
     if role not in ROLES:
         allowed = ", ".join((*ROLES, *_OTHER_ROLES))
         raise ValueError(f"has the role {role!r:.{_SHOWN}} in message {number}; allowed are {allowed}")
-    content = known.get("content")
+    content = known.pop("content", None)
     is_empty = content is None or (isinstance(content, str) and not content.strip()) or content == []
-    if is_empty and not (role == "assistant" and known.get("tool_calls")):
+    is_call = role == "assistant" and any(known.get(key) for key in _CALLS)
+    # A command may have no output.
+    is_output = role == "tool" and content is not None
+    if is_empty and not is_call and not is_output:
         what = "answer" if role == "assistant" else "content"
         raise ValueError(f"has an empty {what} in message {number}, of the {role}: fill it in, or leave the row out")
     if content is not None and not isinstance(content, str | list):
         raise ValueError(f"has the content {content!r:.{_SHOWN}} in message {number}: write a text")
-    return {"role": role, **({} if content is None else {"content": content}), **_others(known)}
+    return {"role": role, **({} if content is None else {"content": content}), **known}
 
 
-def _others(known: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in known.items() if key not in ("role", "content")}
+def _json_value(value: object, number: int, *keys: str) -> Any:  # noqa: ANN401  (any JSON value)
+    """Return a value of a message as JSON has it: times as ISO texts, and maps as objects.
+
+    Keys without a value are left out, because Arrow adds the keys of other rows.
+
+    Args:
+        value: The value.
+        number: Number of the message.
+        keys: Keys of the objects in which the value is.
+
+    Raises:
+        ValueError: JSON has no such value.
+    """
+    if isinstance(value, list) and value and all(isinstance(entry, tuple) for entry in value):
+        value = dict(value)  # A map of Arrow.
+    if isinstance(value, dict):
+        return {key: _json_value(entry, number, *keys, str(key)) for key, entry in value.items() if entry is not None}
+    if isinstance(value, list):
+        return [_json_value(entry, number, *keys) for entry in value]
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise ValueError(
+        f"has {value!r:.{_SHOWN}} in {'.'.join(keys)!r} of message {number}, which JSON does not have: write a text or "
+        "a number, or leave the key out"
+    )
 
 
 def _check_order(roles: Sequence[str], *, needs_answer: bool) -> None:
