@@ -3,6 +3,8 @@
 import csv
 import json
 import re
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -53,6 +55,9 @@ def write(rows, file):
         with pa.ipc.new_stream(file, table.schema) as stream:
             stream.write_table(table)
     return file
+
+
+FORMATS = ("jsonl", "parquet", "arrow", "csv")
 
 
 def splits(tmp_path, manifests, name="out"):
@@ -198,3 +203,200 @@ def test_the_overview_shows_lengths_and_examples(run, tmp_path):
     page = (tmp_path / "out" / "overview.html").read_text()
     assert "Words of messages (median 9, most 9)" in page
     assert "user: What is" in page
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_dropped_columns_are_no_part_of_a_form(ending, run, tmp_path):
+    rows = [{**row, "text": f"Text {i}", "messages": turn(i)} for i, row in enumerate(PROMPTS)]
+    file = write(rows, tmp_path / f"data.{ending}")
+    for dropped, kept in (
+        (["messages"], ["prompt", "completion"]),
+        (["messages", "prompt", "completion"], ["text"]),
+        (["prompt", "text"], ["messages"]),
+    ):
+        manifests = run(file, drop_columns=tuple(dropped))
+        assert [column.name for column in manifests["train"].columns] == kept
+    file = write(FORMS["Alpaca"][0], tmp_path / f"alpaca.{ending}")
+    assert [column.name for column in run(file, drop_columns=("input",))["train"].columns] == ["instruction", "output"]
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_json_texts_of_conversations_are_conversations_in_all_formats(ending, run, tmp_path):
+    rows = [{"messages": json.dumps(turn(i)), "id": i} for i in ROWS]
+    manifests = run(write(rows, tmp_path / f"data.{ending}"))
+    assert manifests["train"].columns[0].source_type == "conversation"
+    texts = [row["messages"] for rows in splits(tmp_path, manifests).values() for row in rows]
+    assert sorted(texts) == sorted(json.dumps(turn(i), ensure_ascii=False) for i in ROWS)
+    for wrong in (json.dumps([message("boss"), *GOOD]), "hello", "[INST]", "[]"):
+        file = write([*rows[:40], {"messages": wrong, "id": 0}, *rows[40:]], tmp_path / f"wrong.{ending}")
+        with pytest.raises(ValueError, match=rf"^row 4[12] of wrong\.{ending}: 'messages' .*(list|role)"):
+            run(file)
+        assert sum(manifest.rows for manifest in run(file, on_bad_row="skip").values()) == len(ROWS)
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("column", ["messages", "conversations"])
+def test_columns_of_messages_are_conversations_whatever_the_first_value_is(column, ending, run, tmp_path):
+    rows = [{column: value, "id": 1} for value in ("hello", *(json.dumps(turn(i)) for i in ROWS))]
+    with pytest.raises(ValueError, match=rf"'{column}' is 'hello', and no list of messages"):
+        run(write(rows, tmp_path / f"data.{ending}"))
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_prompts_and_completions_that_are_json_texts_of_messages_are_conversations(ending, run, tmp_path):
+    rows = [{"prompt": json.dumps(turn(i)[:1]), "completion": json.dumps(turn(i)[1:])} for i in ROWS]
+    for first in ("", " ", "[]"):
+        file = write([{"prompt": first, "completion": first}, *rows], tmp_path / f"data.{ending}")
+        manifests = run(file, on_bad_row="skip")
+        assert [column.source_type for column in manifests["train"].columns] == ["conversation"] * 2
+        assert sum(manifest.rows for manifest in manifests.values()) == len(ROWS)
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize(
+    "text", ["[INST] {} [/INST]", "[{}]", '["Ulm", "Bern {}"]', "[[{}]]", '{{"town": {}}}', '"{}"', "{}", "[] {}"]
+)
+def test_texts_that_are_no_lists_of_objects_stay_texts(text, ending, run, tmp_path):
+    rows = [{"prompt": text.format(i), "completion": text.format(i)} for i in ROWS]
+    manifests = run(write(rows, tmp_path / f"data.{ending}"))
+    assert [column.source_type for column in manifests["train"].columns] == [""] * 2
+    found = [row for rows in splits(tmp_path, manifests).values() for row in rows]
+    assert sorted(found, key=str) == sorted(rows, key=str)
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("text", ["no list", "[INST]", '[{"town": "Ulm"}]'])
+def test_an_error_about_prompts_names_the_way_to_keep_texts(text, ending, run, tmp_path):
+    rows = [{"prompt": f"p {i}", "completion": '[{"town": "Ulm"}]' if i else json.dumps(GOOD[1:])} for i in ROWS]
+    rows[30]["completion"] = text
+    file = write(rows, tmp_path / f"data.{ending}")
+    with pytest.raises(ValueError, match=r"If its values are texts, set columns=\{'completion': \"text\"\}"):
+        run(file)
+    assert run(file, columns={"completion": "text"})["train"].columns[1].source_type == ""
+    like = run(write([{"prompt": "x", "completion": GOOD[1:]}] * 60, tmp_path / "like.jsonl"), "like")["train"]
+    with pytest.raises(ValueError, match=r"'completion' (has|is) ") as error:
+        run(file, "second", like=like, label_column="")
+    assert "columns=" not in str(error.value)
+
+
+TIME = datetime(2024, 1, 31, 12, 30, 1, 5)
+TIMES = {
+    "time": (pa.scalar(TIME), "2024-01-31T12:30:01.000005"),
+    "nanoseconds": (pa.scalar(TIME, pa.timestamp("ns")), "2024-01-31T12:30:01.000005"),
+    "seconds": (pa.scalar(TIME.replace(microsecond=0), pa.timestamp("s")), "2024-01-31T12:30:01"),
+    "zone": (pa.scalar(TIME.replace(tzinfo=UTC), pa.timestamp("ns", "UTC")), "2024-01-31T12:30:01.000005+00:00"),
+    "date": (pa.scalar(date(2024, 1, 31)), "2024-01-31"),
+    "time of a day": (pa.scalar(time(12, 30), pa.time64("ns")), "12:30:00"),
+}
+
+
+def with_value(value, row=40):
+    """Return conversations, of which one has a value in its first message, at two depths."""
+    kind = pa.struct([("role", pa.string()), ("content", pa.string()), ("extra", pa.struct([("at", value.type)]))])
+    rows = [[message("user"), message("assistant", str(i))] for i in ROWS]
+    rows[row][0]["extra"] = {"at": value.as_py() if value.type != pa.timestamp("ns") else TIME}
+    return pa.array(rows, pa.list_(kind))
+
+
+def write_column(values, file):
+    table = pa.table({"messages": values})
+    if file.suffix == ".parquet":
+        pq.write_table(table, file)
+    else:
+        with pa.ipc.new_stream(file, table.schema) as stream:
+            stream.write_table(table)
+    return file
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+@pytest.mark.parametrize("kind", TIMES)
+def test_times_in_messages_become_iso_texts(kind, ending, run, tmp_path):
+    value, text = TIMES[kind]
+    manifests = run(write_column(with_value(value), tmp_path / f"data.{ending}"))
+    found = [json.loads(row["messages"]) for rows in splits(tmp_path, manifests).values() for row in rows]
+    assert [first["extra"] for first, _ in found if "extra" in first] == [{"at": text}]
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+@pytest.mark.parametrize("value", [Decimal("1.5"), b"x", timedelta(1), float("nan"), float("inf")])
+def test_values_that_json_does_not_have_are_refused_with_their_row_and_key(value, ending, run, tmp_path):
+    file = write_column(with_value(pa.scalar(value)), tmp_path / f"data.{ending}")
+    with pytest.raises(
+        ValueError, match=rf"^row 41 of data\.{ending}: 'messages' has .* in 'extra\.at' of message 1"
+    ) as error:
+        run(file)
+    assert "write a text or a number, or leave the key out" in str(error.value)
+    manifests = run(file, on_bad_row="skip")
+    assert sum(manifest.rows for manifest in manifests.values()) == len(ROWS) - 1
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("key", ["role", "from"])
+@pytest.mark.parametrize("role", [["user"], {"name": "user"}, 3, True])
+def test_a_role_that_is_no_text_is_a_wrong_row(role, key, ending, run, tmp_path):
+    # Arrow has one type of roles.
+    rows = [{"messages": turn(i), "id": i} for i in ROWS] if ending in ("jsonl", "csv") else []
+    wrong = {"messages": [{key: role, "content": "x"}, {key: role, "content": "y"}], "id": 0}
+    file = write([*rows[:40], wrong, *rows[40:]], tmp_path / f"data.{ending}")
+    number = {"jsonl": 41, "csv": 42}.get(ending, 1)
+    with pytest.raises(ValueError, match=rf"^row {number} of data\.{ending}: 'messages' has the role .* in message 1"):
+        run(file)
+
+
+def call(name, arguments, **others):
+    return {"role": "assistant", "tool_calls": [{"function": {"name": name, "arguments": arguments}}], **others}
+
+
+PART = [{"type": "text", "text": "x"}]
+NESTED = {
+    "texts": [
+        [message("user"), call("f", {"a": 1}), message("tool", ""), message("assistant")],
+        [message("user"), call("g", {"b": [{"c": 1}, {"d": 2.5}]}), message("tool", name="t"), message("assistant")],
+        [message("user"), call("h", {"e": {"k": ["x", None]}}, content="y")],
+        [
+            message("user"),
+            {"role": "assistant", "function_call": {"name": "f"}},
+            message("function", name="f"),
+            message("assistant"),
+        ],
+    ],
+    "parts": [
+        [message("user", [*PART, {"type": "image", "url": "u"}]), message("assistant", PART)],
+        [message("user", PART), call("f", {"a": 1}), message("tool", []), message("assistant", PART)],
+    ],
+}
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("kind", NESTED)
+def test_calls_of_tools_and_parts_give_equal_datasets_in_all_formats(kind, ending, run, tmp_path):
+    chosen = NESTED[kind]
+    manifests = run(write([{"messages": chosen[i % len(chosen)], "id": i} for i in ROWS], tmp_path / f"data.{ending}"))
+    texts = {row["messages"] for rows in splits(tmp_path, manifests).values() for row in rows}
+    expected = json.loads(json.dumps(chosen).replace('"role": "function"', '"role": "tool"'))
+    # Arrow has the keys of all rows in one order.
+    found = sorted(json.dumps(json.loads(text), sort_keys=True) for text in texts)
+    assert found == sorted(json.dumps(row, sort_keys=True) for row in expected)
+
+
+def test_maps_of_arrow_are_objects():
+    problems = []
+    calls = pa.struct([("role", pa.string()), ("function_call", pa.map_(pa.string(), pa.string()))])
+    values = pa.array([[{"role": "assistant", "function_call": [("name", "f"), ("none", None)]}]], pa.list_(calls))
+    texts = conversation_texts("messages", values, lambda *problem: problems.append(problem))
+    assert json.loads(texts[0].as_py()) == [{"role": "assistant", "function_call": {"name": "f"}}]
+    assert problems == []
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("role", ["user", "system", "assistant", "tool"])
+@pytest.mark.parametrize("content", ["", None])
+def test_only_outputs_of_tools_may_be_empty(content, role, ending, run, tmp_path):
+    before = [] if role == "system" else [message("user"), message("assistant")]
+    wrong = [*before, message(role, content), message("user"), message("assistant")]
+    file = write([{"messages": value, "id": 1} for value in [wrong, *[GOOD] * 59]], tmp_path / f"data.{ending}")
+    if role == "tool" and content == "":
+        assert sum(manifest.rows for manifest in run(file).values()) == len(ROWS)
+        return
+    with pytest.raises(ValueError, match=rf"'messages' has an empty (content|answer) in message {len(before) + 1}"):
+        run(file)

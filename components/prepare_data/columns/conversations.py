@@ -1,15 +1,17 @@
-"""Rows for language models: the forms in which they are written, and the check of a conversation (pure)."""
+"""Conversations of rows for language models: which values are some, and their check (pure)."""
 
 import json
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+import math
+from collections.abc import Callable, Sequence
+from datetime import date, time
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from kfp_distributed.components.prepare_data.columns.python_values import python_values
+from kfp_distributed.components.prepare_data.columns.python_values import in_microseconds, python_values
 
 CONVERSATION = "conversation"
 """Declared kind of a column of conversations, and the source_type of its texts in the manifest."""
@@ -22,62 +24,54 @@ _OTHER_ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "mo
 
 _SHOWN = 40
 
+_CALLS = ("tool_calls", "function_call")
+"""Keys of what an assistant may write without a content."""
 
-class RowForm(NamedTuple):
-    """A form of rows for language models.
+_MAY_BE_TEXTS = ("prompt", "completion")
+"""Columns that are either conversations or texts."""
 
-    Attributes:
-        name: Name of the form.
-        columns: Columns that each row has.
-        optional: Columns that rows may have.
-        conversations: Those of `columns` that may be conversations.
-        needed: Those of `columns` whose texts may not be empty.
-        has_clear_names: Whether the names show the form also beside other columns.
+
+class _NoMessages(ValueError):
+    """A value is no list of messages, so that it may be meant as a text."""
+
+
+def are_conversations(values: pa.Array) -> bool | None:
+    """Return whether the first value that is not empty is a list of objects, or the JSON text of one.
+
+    Returns:
+        None if all values are empty: missing, blank texts, or empty lists.
     """
-
-    name: str
-    columns: tuple[str, ...]
-    optional: tuple[str, ...] = ()
-    conversations: tuple[str, ...] = ()
-    needed: tuple[str, ...] = ()
-    has_clear_names: bool = True
+    for row in range(len(values)):
+        value = _decoded(python_values(values.slice(row, 1))[0])
+        if value and not (isinstance(value, str) and value.isspace()):
+            return isinstance(value, list) and all(isinstance(message, dict) for message in value)
+    return None
 
 
-FORMS = (
-    RowForm("messages", ("messages",), conversations=("messages",)),
-    RowForm("ShareGPT", ("conversations",), conversations=("conversations",)),
-    RowForm(
-        "prompt and completion",
-        ("prompt", "completion"),
-        conversations=("prompt", "completion"),
-        needed=("prompt", "completion"),
-    ),
-    RowForm("Alpaca", ("instruction", "output"), ("input",), needed=("instruction", "output")),
-    RowForm("text", ("text",), needed=("text",), has_clear_names=False),
-)
-"""The forms, of which the first one whose columns are there counts."""
-
-
-def row_form(names: Collection[str]) -> RowForm | None:
-    """Return the form of rows with these columns; None for rows of no language model."""
-    return next((form for form in FORMS if {*form.columns} <= {*names}), None)
-
-
-def conversation_texts(name: str, values: pa.Array, add: Callable[[int, str, str], object]) -> pa.StringArray:
+def conversation_texts(
+    name: str, values: pa.Array, add: Callable[[int, str, str], object], *, can_declare: bool = False
+) -> pa.StringArray:
     """Return conversations as JSON texts of lists of messages: [{"role": "user", "content": "..."}, ...].
 
     Args:
         name: Name of the column. A "prompt" needs no answer, and a "completion" no question.
         values: Lists of objects, or their JSON texts.
         add: Is called with the number, the column and the problem of each row that is no conversation.
+        can_declare: Whether the user may declare the kind of the column. Default: false.
     """
+    advice = (
+        f'. If its values are texts, set columns={{{name!r}: "text"}}' if can_declare and name in _MAY_BE_TEXTS else ""
+    )
     texts: list[str | None] = []
-    for row, value in enumerate(python_values(values)):
+    for row, value in enumerate(python_values(in_microseconds(values))):
         try:
             texts.append(_text_of(value, needs_answer=name != "prompt"))
+        except RecursionError:
+            texts.append(None)
+            add(row, name, "has lists or objects in too many others: write fewer levels, or leave the row out")
         except ValueError as error:
             texts.append(None)
-            add(row, name, str(error))
+            add(row, name, f"{error}{advice if isinstance(error, _NoMessages) else ''}")
     return pa.array(texts, pa.string())
 
 
@@ -113,15 +107,11 @@ def _text_of(value: object, *, needs_answer: bool) -> str:
     Raises:
         ValueError: It is none. The message says what is wrong and how to mend it.
     """
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-            value = json.loads(value) if isinstance(value, str) else value
-        except ValueError:
-            raise ValueError(f"is {str(value)[:_SHOWN]!r}, and no list of messages: {_EXAMPLE}") from None
+    value = _decoded(value)
     if not isinstance(value, list) or not value:
-        shown = "missing" if value is None else "an empty list" if value == [] else f"{value!r:.{_SHOWN}}"
-        raise ValueError(f"is {shown}, and no list of messages: {_EXAMPLE}")
+        shown = repr(value[:_SHOWN]) if isinstance(value, str) else f"{value!r:.{_SHOWN}}"
+        shown = "missing" if value is None else "an empty list" if value == [] else shown
+        raise _NoMessages(f"is {shown}, and no list of messages: {_EXAMPLE}")
     messages = [_message(number, message) for number, message in enumerate(value, 1)]
     _check_order([message["role"] for message in messages], needs_answer=needs_answer)
     text = json.dumps(messages, ensure_ascii=False)
@@ -134,35 +124,76 @@ def _text_of(value: object, *, needs_answer: bool) -> str:
     return text
 
 
+def _decoded(value: object) -> object:
+    """Return the value of a JSON text; else the value. A text in JSON Lines is the JSON text of a text."""
+    for _ in range(2):
+        if isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except (ValueError, RecursionError):
+                break
+    return value
+
+
 _EXAMPLE = 'write [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]'
 
 
 def _message(number: int, message: object) -> dict[str, Any]:
-    """Return a message with a role and a content. Keys without a value are left out: Arrow adds them."""
+    """Return a message with a role and a content."""
+    message = _json_value(message, number)
     if not isinstance(message, dict):
-        raise ValueError(f"has {message!r:.{_SHOWN}} as message {number}: {_EXAMPLE}")  # noqa: TRY004 - all of a row
-    known = {key: value for key, value in message.items() if value is not None}
+        raise _NoMessages(f"has {message!r:.{_SHOWN}} as message {number}: {_EXAMPLE}")
+    known = {**message}
     if "role" not in known and "from" in known:
         known = {"role": known.pop("from"), "content": known.pop("value", None), **known}
-    role = _OTHER_ROLES.get(known.get("role", ""), known.get("role"))
+    role = known.pop("role", None)
+    role = _OTHER_ROLES.get(role, role) if isinstance(role, str) else role
+    if role is None:
+        keys = ", ".join(message)[:_SHOWN]
+        raise _NoMessages(f"has no role in message {number}, whose keys are {keys}: {_EXAMPLE}")
     if role not in ROLES:
-        raise ValueError(
-            f"has the role {role!r:.{_SHOWN}} in message {number}; allowed are {', '.join((*ROLES, *_OTHER_ROLES))}"
-            if role is not None
-            else f"has no role in message {number}, whose keys are {', '.join(message)[:_SHOWN]}: {_EXAMPLE}"
-        )
-    content = known.get("content")
+        allowed = ", ".join((*ROLES, *_OTHER_ROLES))
+        raise ValueError(f"has the role {role!r:.{_SHOWN}} in message {number}; allowed are {allowed}")
+    content = known.pop("content", None)
     is_empty = content is None or (isinstance(content, str) and not content.strip()) or content == []
-    if is_empty and not (role == "assistant" and known.get("tool_calls")):
+    is_call = role == "assistant" and any(known.get(key) for key in _CALLS)
+    # A command may have no output.
+    is_output = role == "tool" and content is not None
+    if is_empty and not is_call and not is_output:
         what = "answer" if role == "assistant" else "content"
         raise ValueError(f"has an empty {what} in message {number}, of the {role}: fill it in, or leave the row out")
     if content is not None and not isinstance(content, str | list):
         raise ValueError(f"has the content {content!r:.{_SHOWN}} in message {number}: write a text")
-    return {"role": role, **({} if content is None else {"content": content}), **_others(known)}
+    return {"role": role, **({} if content is None else {"content": content}), **known}
 
 
-def _others(known: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in known.items() if key not in ("role", "content")}
+def _json_value(value: object, number: int, *keys: str) -> Any:  # noqa: ANN401  (any JSON value)
+    """Return a value of a message as JSON has it: times as ISO texts, and maps as objects.
+
+    Keys without a value are left out, because Arrow adds the keys of other rows.
+
+    Args:
+        value: The value.
+        number: Number of the message.
+        keys: Keys of the objects in which the value is.
+
+    Raises:
+        ValueError: JSON has no such value.
+    """
+    if isinstance(value, list) and value and all(isinstance(entry, tuple) for entry in value):
+        value = dict(value)  # A map of Arrow.
+    if isinstance(value, dict):
+        return {key: _json_value(entry, number, *keys, str(key)) for key, entry in value.items() if entry is not None}
+    if isinstance(value, list):
+        return [_json_value(entry, number, *keys) for entry in value]
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise ValueError(
+        f"has {value!r:.{_SHOWN}} in {'.'.join(keys)!r} of message {number}, which JSON does not have: write a text or "
+        "a number, or leave the key out"
+    )
 
 
 def _check_order(roles: Sequence[str], *, needs_answer: bool) -> None:

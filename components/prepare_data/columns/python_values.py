@@ -25,6 +25,24 @@ def python_values(values: pa.Array) -> list[Any]:
         return [value for begin in range(0, len(values), size) for value in python_values(values[begin : begin + size])]
 
 
+def in_microseconds(values: pa.Array) -> pa.Array:
+    """Return values whose times of nanoseconds are cut to microseconds, which Python has.
+
+    Args:
+        values: Values of any type, also lists, structs and maps.
+    """
+    kind = _with(_of_microseconds, values.type)
+    return values if kind == values.type else values.cast(kind, safe=False)
+
+
+def _of_microseconds(kind: pa.DataType) -> pa.DataType:
+    if getattr(kind, "unit", "") != "ns":
+        return kind
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    return pa.time64("us") if pa.types.is_time(kind) else pa.duration("us")
+
+
 def exact_values(values: pa.Array) -> list[Any]:
     """Return values as Python objects, and integers in the place of all times, which Python may not have.
 

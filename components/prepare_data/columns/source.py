@@ -212,7 +212,7 @@ class _Converter:
     def column(self, column: Column, values: pa.Array, kept_type: pa.DataType | None) -> pa.Array:
         """Return the values of an input."""
         if column.source_type == CONVERSATION:
-            return conversation_texts(column.name, values, self._add)
+            return conversation_texts(column.name, values, self._add, can_declare=not self._has_given_kinds)
         if kept_type is not None:
             return self._kept(column.name, values, kept_type)
         if column.shape:

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.columns.column_kinds import column_of, declared_column, first_texts
 from kfp_distributed.components.prepare_data.columns.column_names import DEFAULT_LABEL, input_names
-from kfp_distributed.components.prepare_data.columns.conversations import CONVERSATION, row_form
+from kfp_distributed.components.prepare_data.columns.conversations import are_conversations
 from kfp_distributed.components.prepare_data.columns.date_columns import DateForms, find_forms, open_dates
+from kfp_distributed.components.prepare_data.columns.row_forms import options_of_form, row_form
 from kfp_distributed.components.prepare_data.columns.source import Source
 from kfp_distributed.components.prepare_data.columns.split_times import time_type
 from kfp_distributed.components.prepare_data.preparation_options import Options
@@ -136,9 +137,7 @@ def open_source(
 def as_row_form(source: SourcePath | SourceFiles | None, options: Options) -> tuple[Options, str]:
     """Return the options by which rows for language models are read, and a line about them.
 
-    They are such rows if there is no column of the default label, and there are the columns of one of `FORMS`. Then
-    these, and those that the user has declared, are kept. A text beside other columns may be one that is to be
-    classified, so it is no such row.
+    They are such rows if there is no column of the default label, and there are the columns of a form, see `row_form`.
 
     Returns:
         The same options and "" for other rows.
@@ -155,38 +154,21 @@ def as_row_form(source: SourcePath | SourceFiles | None, options: Options) -> tu
         return options, ""
     with read_errors(files[0].name):
         names = table.names(files[0])
-        form = row_form(names) if DEFAULT_LABEL not in names else None
+        form = row_form(names, options)
         if not form:
             return options, ""
-        conversations = {name for name in form.conversations if _has_lists(table, files[0], name)}
-    used = [name for name in (*form.columns, *form.optional) if name in names]
-    kinds = {name: CONVERSATION if name in conversations else "text" for name in used}
-    others = [name for name in names if name not in {*used, *options.columns}]
-    named = (options.group_column, options.time_column, *options.drop_columns)
-    left_out = [name for name in others if name not in named]
-    if left_out and not form.has_clear_names:
-        return options, ""
-    line = f"rows for language models of the form {form.name}: kept are {', '.join((*used, *options.columns))}"
-    if left_out:
-        line += f"; left out are {', '.join(left_out)}. To keep one, name its kind in columns"
-    needed = tuple(name for name in form.needed if name not in conversations)
-    changed = replace(
-        options,
-        label_column="",
-        columns={**kinds, **options.columns},
-        drop_columns=(*options.drop_columns, *left_out),
-        needed_texts=needed,
-    )
-    return changed, line
+        conversations = {
+            name for name in form.conversations if name not in form.needed or _has_conversations(table, files[0], name)
+        }
+    return options_of_form(form, names, conversations, options)
 
 
-def _has_lists(table: TableFormat, file: SourcePath, name: str) -> bool:
-    """Return whether the first value of a column is a list, or the JSON text of one."""
+def _has_conversations(table: TableFormat, file: SourcePath, name: str) -> bool:
+    """Return whether the first value of a column that is not empty is a conversation."""
     for rows, _ in table.read(whole_file(file), {name: JSON_TEXT}, ignore):
-        values = rows[name].drop_null()
-        if len(values):
-            is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
-            return str(values[0]).startswith("[") if is_text else bool(pa.types.is_nested(values.type))
+        found = are_conversations(rows[name])
+        if found is not None:
+            return found
     return False
 
 

@@ -1,0 +1,89 @@
+"""Rows for language models: the forms in which they are written, and the options by which they are read (pure)."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from kfp_distributed.components.prepare_data.columns.column_names import DEFAULT_LABEL
+from kfp_distributed.components.prepare_data.columns.conversations import CONVERSATION
+from kfp_distributed.components.prepare_data.preparation_options import Options
+
+
+class RowForm(NamedTuple):
+    """A form of rows for language models.
+
+    Attributes:
+        name: Name of the form.
+        columns: Columns that each row has.
+        optional: Columns that rows may have.
+        conversations: Those of `columns` that may be conversations. They always are if they are not in `needed`.
+        needed: Those of `columns` that may be texts, which may not be empty.
+        has_clear_names: Whether the names show the form also beside other columns.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+    conversations: tuple[str, ...] = ()
+    needed: tuple[str, ...] = ()
+    has_clear_names: bool = True
+
+
+FORMS = (
+    RowForm("messages", ("messages",), conversations=("messages",)),
+    RowForm("ShareGPT", ("conversations",), conversations=("conversations",)),
+    RowForm(
+        "prompt and completion",
+        ("prompt", "completion"),
+        conversations=("prompt", "completion"),
+        needed=("prompt", "completion"),
+    ),
+    RowForm("Alpaca", ("instruction", "output"), ("input",), needed=("instruction", "output")),
+    RowForm("text", ("text",), needed=("text",), has_clear_names=False),
+)
+"""The forms, of which the first one whose columns are there counts."""
+
+
+def row_form(names: Collection[str], options: Options) -> RowForm | None:
+    """Return the form of rows with these columns, of which dropped ones do not count; None for other rows."""
+    if DEFAULT_LABEL in names:
+        return None
+    kept = {*names} - {*options.drop_columns}
+    return next((form for form in FORMS if {*form.columns} <= kept), None)
+
+
+def options_of_form(
+    form: RowForm, names: Sequence[str], conversations: Collection[str], options: Options
+) -> tuple[Options, str]:
+    """Return the options by which the rows of a form are read, and a line about them.
+
+    The columns of the form, and those that the user has declared, are kept. A text beside other columns may be one
+    that is to be classified, so it is no such row.
+
+    Args:
+        form: The form.
+        names: Columns of the source.
+        conversations: Columns of the form that are conversations.
+        options: The options of the user.
+
+    Returns:
+        The same options and "" for rows of no form.
+    """
+    names = [name for name in names if name not in options.drop_columns]
+    used = [name for name in (*form.columns, *form.optional) if name in names]
+    kinds = {name: CONVERSATION if name in conversations else "text" for name in used}
+    others = [name for name in names if name not in {*used, *options.columns}]
+    left_out = [name for name in others if name not in (options.group_column, options.time_column)]
+    if left_out and not form.has_clear_names:
+        return options, ""
+    line = f"rows for language models of the form {form.name}: kept are {', '.join((*used, *options.columns))}"
+    if left_out:
+        line += f"; left out are {', '.join(left_out)}. To keep one, name its kind in columns"
+    changed = replace(
+        options,
+        label_column="",
+        columns={**kinds, **options.columns},
+        drop_columns=(*options.drop_columns, *left_out),
+        needed_texts=tuple(name for name in form.needed if name not in conversations),
+    )
+    return changed, line
