@@ -2,6 +2,7 @@
 
 import json
 import math
+import subprocess
 import sys
 import threading
 from itertools import pairwise
@@ -91,7 +92,7 @@ def test_the_number_of_metrics_is_bounded():
 def file(tmp_path, monkeypatch):
     before = [*gathered_metrics.writers]
     gathered_metrics.writers.clear()
-    monkeypatch.setattr(gathered_metrics, "_printed", set())
+    monkeypatch.setattr(gathered_metrics, "printed", set())
     yield tmp_path / "training.json"
     gathered_metrics.writers[:] = before
 
@@ -284,6 +285,34 @@ def test_the_model_gets_the_metrics_of_the_last_step_of_a_training_that_stops_ea
     assert stored["steps"][-1] == {"step": 50, "loss": 1 / 50}
 
 
+@pytest.mark.parametrize("trains", [False, True], ids=["loads_rows", "trains"])
+def test_the_end_of_a_fork_overwrites_no_steps(tmp_path, trains):
+    """A fork has a copy of the steps so far, and runs the exit functions if it ends by sys.exit."""
+    program = f"""
+import os, sys
+from pathlib import Path
+from kfp_distributed.trainers.sync import record_step
+
+file = Path({str(tmp_path / "training.json")!r})
+for step in range(1, 4):
+    record_step(file, step, 0, {{"loss": 1.0}})
+readable, writable = os.pipe()
+if (child := os.fork()) == 0:
+    os.read(readable, 1)
+    if {trains}:
+        record_step(file, 101, 0, {{"loss": 1.0}})
+    sys.exit()
+for step in range(4, 101):
+    record_step(file, step, 0, {{"loss": 1.0}})
+record_step(file, 100, 100, {{"loss": 1.0}})
+os.write(writable, b"x")
+os.waitpid(child, 0)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)
+    rows = json.loads((tmp_path / "training.json").read_text())["steps"]
+    assert [row["step"] for row in rows] == list(range(1, 102 if trains else 101))
+
+
 def test_tensorboard_without_its_package_is_named_once(file, monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("KFP_DISTRIBUTED_TENSORBOARD_DIR", str(tmp_path / "logs"))
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
@@ -292,6 +321,14 @@ def test_tensorboard_without_its_package_is_named_once(file, monkeypatch, capsys
         record_step(file, step, 9, {"loss": 1.0, "val_loss": 1.0})
     text = "no logs for TensorBoard: add tensorboardX to the packages of train_specification"
     assert capsys.readouterr().out.splitlines().count(text) == 1
+
+
+def test_a_program_that_blocks_the_import_of_tensorflow_records_steps(file, monkeypatch, tmp_path):
+    monkeypatch.setenv("KFP_DISTRIBUTED_TENSORBOARD_DIR", str(tmp_path / "other-logs"))
+    for module in ("tensorflow", "tensorboardX"):
+        monkeypatch.setitem(sys.modules, module, None)
+    record_step(file, 1, 1, {"loss": 1.0})
+    assert json.loads(file.read_text())["steps"] == [{"step": 1, "loss": 1.0}]
 
 
 def test_tensorboard_gets_the_first_point_of_each_interval(file, monkeypatch, tmp_path):

@@ -30,7 +30,8 @@ _OF_TRAINERS = tuple(
 )
 
 ROWS = ("download", "stream", "all")
-"""How a function or command gets the training rows of its rank: as Parquet files, or by `rows` while it trains."""
+"""How a function or command gets training rows: those of its rank as Parquet files ("download") or by `rows` while it
+trains ("stream"), or those of all ranks as Parquet files ("all")."""
 
 
 @dataclass(frozen=True)

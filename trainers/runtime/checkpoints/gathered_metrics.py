@@ -6,7 +6,8 @@ from collections.abc import Callable
 writers: list[Callable[[], bool]] = []
 """The functions of `add_writer`."""
 
-_printed: set[str] = set()
+printed: set[str] = set()
+"""The errors that the log has."""
 
 
 def add_writer(write: Callable[[], bool]) -> None:
@@ -28,7 +29,7 @@ def write_gathered() -> bool:
             has_written |= write()
         except Exception as error:  # noqa: BLE001 - a checkpoint is worth more than the last metrics
             text = f"metrics not written: {error if isinstance(error, OSError) else repr(error)}"
-            if text not in _printed:
-                _printed.add(text)
+            if text not in printed:
+                printed.add(text)
                 print(text, flush=True)
     return has_written

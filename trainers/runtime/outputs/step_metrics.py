@@ -49,6 +49,7 @@ class StepRecorder:
         """Latest value of each metric that was recorded after the last line."""
         # A thread writes the file when the replica must end. A signal handler of the program may, too.
         self._lock, self._writing = threading.RLock(), threading.RLock()
+        self._process = os.getpid()
 
     def record(self, step: int, steps: int, values: Mapping[str, float]) -> None:
         """Record a step, and write the file if `WRITE_SECONDS` have passed or it is the last one."""
@@ -82,7 +83,12 @@ class StepRecorder:
         report_progress(Progress(step, steps, latest, "step"))
 
     def write(self) -> bool:
-        """Write the file, and return True; False if it has all steps."""
+        """Write the file, and return True; False if it has all steps.
+
+        A fork of the process, such as a worker that loads rows, writes nothing: its copy of the steps is an old one.
+        """
+        if os.getpid() != self._process:
+            return False
         with self._writing:
             with self._lock:
                 if self._is_written:
@@ -130,11 +136,12 @@ def record_step(file: Path, step: int, steps: int, metrics: Mapping[str, Support
             "number of the step: pass the number as the argument step, and rename the metric or leave it out"
         )
     values.pop("epoch", None)
-    _recorder(Path(file).absolute()).record(int(step), int(steps), values)
+    # A fork that trains has a recorder of its own.
+    _recorder(Path(file).absolute(), os.getpid()).record(int(step), int(steps), values)
 
 
 @cache
-def _recorder(file: Path) -> StepRecorder:
+def _recorder(file: Path, process: int) -> StepRecorder:
     recorder = StepRecorder(file)
     add_writer(recorder.write)
     return recorder

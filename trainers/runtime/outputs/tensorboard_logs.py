@@ -23,7 +23,7 @@ def log_scalars(folder: str, number: int, metrics: Mapping[str, float]) -> None:
 
 @cache
 def _writer(folder: str) -> Callable[[str, float, int], object] | None:
-    if "tensorflow" in sys.modules:
+    if sys.modules.get("tensorflow"):  # A program blocks the import of a module by None.
         return _tensorflow_writer(folder)
     try:
         from tensorboardX import SummaryWriter

@@ -26,8 +26,8 @@ _SHOWN_CHARACTERS = 80
 class ReplicaStatus(ReplicaChanged):
     """Status of a replica: its last change and its output since its last start.
 
-    A replica makes progress when its training rows or its transferred bytes grow, and when it ends an epoch. If it
-    counts no rows, each of its log lines is progress, too.
+    A replica makes progress when its training rows or its transferred bytes grow, and when it prints the progress of
+    an epoch or a step. If it counts no rows, each of its log lines is progress, too.
 
     Attributes:
         since: Time since which it has been in this state.
