@@ -47,6 +47,7 @@ def test_the_body_has_the_progress_the_estimate_and_the_metrics():
         (end(1, 1), end(1, 1), 100, 0),
         (end(11), end(12, seconds=9), 100, 0),  # A program may count in its own way.
         (end(0, 0), end(0, 0), None, 0),
+        (end(1, 0, unit="step"), end(9, 0, seconds=9, unit="step"), None, None),
         (end(-3), end(-2, seconds=1), 0, 12),
         (end(1), end(2, seconds=-60), 20, 0),  # The clock was set back.
         (end(1, 10**9), end(2, 10**9, seconds=10**6), 0, 2**31 - 1),

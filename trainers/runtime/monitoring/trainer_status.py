@@ -61,9 +61,10 @@ def status_body(first: TimedProgress, last: TimedProgress) -> Mapping[str, Any]:
     status: dict[str, Any] = {}
     if total > 0:
         status["progressPercentage"] = min(100, max(0, int(done * 100 // total)))
-    if done >= total:
+    is_open = last.progress.unit == "step" and not total  # The number of all steps may not be known.
+    if done >= total and not is_open:
         status["estimatedRemainingSeconds"] = 0
-    elif done > first.progress.done:
+    elif done > first.progress.done and not is_open:
         seconds_of_one = (last.time - first.time) / (done - first.progress.done)
         # The clock of the machine may have been set back.
         seconds = max(0, round(seconds_of_one * (total - done)))
