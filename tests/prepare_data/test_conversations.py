@@ -167,13 +167,14 @@ def test_texts_that_are_no_lists_of_objects_stay_texts(text, ending, run, tmp_pa
 @pytest.mark.parametrize("ending", FORMATS)
 @pytest.mark.parametrize("text", ["no list", "[INST]", '[{"town": "Ulm"}]'])
 def test_an_error_about_prompts_names_the_way_to_keep_texts(text, ending, run, tmp_path):
-    rows = [{"prompt": f"p {i}", "completion": '[{"town": "Ulm"}]' if i else json.dumps(GOOD[1:])} for i in ROWS]
+    rows = [{"prompt": json.dumps(GOOD[:1]), "completion": '[{"town": "Ulm"}]'} for i in ROWS]
     rows[30]["completion"] = text
     file = write(rows, tmp_path / f"data.{ending}")
     with pytest.raises(ValueError, match=r"If its values are texts, set columns=\{'completion': \"text\"\}"):
         run(file)
-    assert run(file, columns={"completion": "text"})["train"].columns[1].source_type == ""
-    like = run(write([{"prompt": "x", "completion": GOOD[1:]}] * 60, tmp_path / "like.jsonl"), "like")["train"]
+    kinds = {"prompt": "conversation", "completion": "text"}
+    assert [column.source_type for column in run(file, columns=kinds)["train"].columns] == ["conversation", ""]
+    like = run(write([{"prompt": GOOD[:1], "completion": GOOD[1:]}] * 60, tmp_path / "like.jsonl"), "like")["train"]
     with pytest.raises(ValueError, match=r"'completion' (has|is) ") as error:
         run(file, "second", like=like, label_column="")
     assert "columns=" not in str(error.value)
@@ -225,3 +226,26 @@ def test_a_line_names_inputs_of_alpaca_that_the_first_rows_lack(way, ending, run
     else:
         run(first, "second", sources={"validation": str(other)})
     assert text in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("texts", ["prompt", "completion"])
+def test_prompts_and_completions_have_one_form(texts, ending, run, tmp_path):
+    rows = [{"prompt": turn(i)[:1], "completion": turn(i)[1:]} | {texts: f"t {i}"} for i in ROWS]
+    (other,) = {"prompt", "completion"} - {texts}
+    file = write(rows, tmp_path / f"data.{ending}")
+    with pytest.raises(
+        ValueError, match=f"column '{other}' has lists of messages, and '{texts}' has texts: write both"
+    ):
+        run(file)
+    assert run(file, columns={texts: "text"})["train"].rows == 48
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("value", [27, 27.5, True, "2019-01-28"])
+@pytest.mark.parametrize("column", ["messages", "conversations"])
+def test_a_table_with_a_number_of_messages_is_refused_with_what_to_do(column, value, ending, run, tmp_path):
+    file = write([{column: value, "churn": "ab"[i % 2]} for i in ROWS], tmp_path / f"data.{ending}")
+    with pytest.raises(ValueError, match=f"'{column}' is .*, and no list of messages.* set label_column to the column"):
+        run(file)
+    assert [column.name for column in run(file, label_column="churn")["train"].columns] == [column]

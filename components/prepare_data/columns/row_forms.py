@@ -99,7 +99,17 @@ def options_of_form(
 
     Returns:
         The same options and "" for rows of no form.
+
+    Raises:
+        ValueError: Some columns are conversations, and others texts.
     """
+    texts = [name for name in form.conversations if name not in conversations]
+    if texts and conversations and not {*form.conversations} & {*options.columns}:
+        name = min(conversations)
+        raise ValueError(
+            f"column {name!r} has lists of messages, and {texts[0]!r} has texts: write both in one form, or set "
+            f'columns={{{name!r}: "text"}} if its values are texts'
+        )
     names = [name for name in names if name not in options.drop_columns]
     used = [name for name in (*form.columns, *form.optional) if name in names]
     kinds = {name: CONVERSATION if name in conversations else "text" for name in used}
