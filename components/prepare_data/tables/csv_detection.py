@@ -197,7 +197,8 @@ def check_header(rows: pa.RecordBatch) -> list[str]:
 def repeated_headers(rows: pa.RecordBatch, first: str, missing: Set[str]) -> NDArray[np.intp]:
     """Return which rows have the names of their columns again, as in files that were joined.
 
-    One column alone tells nothing, because a word may be its name and a value. Numbers are names, too, such as years,
+    Blanks around a name and its case do not matter. One column alone tells nothing, because a word may be its name and
+    a value. Numbers are names, too, such as years,
     but one value must be a text.
 
     Args:
@@ -216,9 +217,9 @@ def repeated_headers(rows: pa.RecordBatch, first: str, missing: Set[str]) -> NDA
             break
         values = rows[name].take(pa.array(found)) if len(found) < rows.num_rows else rows[name]
         if name in names:
-            are_equal = pc.equal(values, pa.scalar(name, values.type))
-            if name == first:
-                are_equal = pc.or_(are_equal, pc.equal(values, pa.scalar(f"\ufeff{name}", values.type)))
+            mark = "(?:\ufeff)?" if name == first else ""
+            pattern = rf"^{mark}\s*{re.escape(name.strip())}\s*$"
+            are_equal = pc.match_substring_regex(values, pattern, ignore_case=True)
         elif re.fullmatch(FINITE, name):
             are_equal = pc.equal(values, float(name))
         else:
