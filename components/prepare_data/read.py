@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from kfp_distributed.components.prepare_data.columns.conversations import CONVERSATION
 from kfp_distributed.components.prepare_data.columns.dates import form_of
+from kfp_distributed.components.prepare_data.columns.row_forms import needed_texts
 from kfp_distributed.components.prepare_data.columns.source import Source, SplitBy
 from kfp_distributed.components.prepare_data.columns.split_times import time_type_of_sources
 from kfp_distributed.components.prepare_data.pieces.piece_files import PIECE_BYTES, PieceFiles, Pieces
@@ -94,7 +95,9 @@ def read_sources(
     logged: set[str] = set()
     attempt = 0
     if options.like:
-        options, reason = options_like(options, options.like.columns), "the dataset in like has it"
+        columns, reason = options.like.columns, "the dataset in like has it"
+        needed = () if options.like.label.name else needed_texts(columns)
+        options = replace(options_like(options, columns), needed_texts=needed)
     while True:
         main = open_source(sources[""], options, scratch, codes, task)
         if options.like:

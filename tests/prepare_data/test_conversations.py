@@ -1,28 +1,11 @@
-"""Rows for language models: their forms in all formats, what is refused, and what the overview shows."""
+"""Rows for language models: their forms in all formats, and what the overview shows."""
 
-import csv
 import json
-import re
-from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-
-from kfp_distributed.components.prepare_data.columns.conversations import conversation_texts
+from language_tables import FORMATS, GOOD, ROWS, message, splits, turn, write
 
 pytestmark = pytest.mark.takes(8)
-
-ROWS = range(60)
-
-
-def turn(number, question="role", text="content", names=("user", "assistant")):
-    return [
-        {question: names[0], text: f"What is {number} + 1?"},
-        {question: names[1], text: f"It is {number + 1}. Ünd"},
-    ]
-
 
 PROMPTS = [{"prompt": f"What is {i}?", "completion": f" It is {i}."} for i in ROWS]
 FORMS = {
@@ -35,37 +18,6 @@ FORMS = {
     ),
     "text": ([{"text": f"Number {i} is next to {i + 1}."} for i in ROWS], "text"),
 }
-
-
-def write(rows, file):
-    """Write rows in the format of the file's name. CSV has lists as JSON texts."""
-    if file.suffix == ".jsonl":
-        file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    elif file.suffix == ".csv":
-        with file.open("w", newline="") as stream:
-            writer = csv.DictWriter(stream, [*dict.fromkeys(name for row in rows for name in row)])
-            writer.writeheader()
-            writer.writerows(
-                {name: json.dumps(v) if isinstance(v, list) else v for name, v in row.items()} for row in rows
-            )
-    elif file.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(rows), file)
-    else:
-        table = pa.Table.from_pylist(rows)
-        with pa.ipc.new_stream(file, table.schema) as stream:
-            stream.write_table(table)
-    return file
-
-
-FORMATS = ("jsonl", "parquet", "arrow", "csv")
-
-
-def splits(tmp_path, manifests, name="out"):
-    """Return the rows of each split."""
-    return {
-        split: [row for shard in m.shards for row in pq.read_table(tmp_path / name / split / shard.path).to_pylist()]
-        for split, m in manifests.items()
-    }
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -137,42 +89,6 @@ def test_a_declared_conversation_may_have_any_name_and_other_datasets_are_read_l
         run(file, "third", label_column="label")
 
 
-def message(role, content="x", **others):
-    return {"role": role, "content": content, **others}
-
-
-GOOD = [message("user"), message("assistant")]
-CALLS = [message("user"), {"role": "assistant", "tool_calls": [{"name": "f"}]}, message("tool"), message("assistant")]
-FAULTS = {
-    "missing": (None, "is missing, and no list of messages"),
-    "empty": ([], "is an empty list, and no list of messages"),
-    "text": ("hello", "is 'hello', and no list of messages"),
-    "no object": ([*GOOD, "x"], "has 'x' as message 3"),
-    "role": ([message("boss"), *GOOD], "has the role 'boss' in message 1; allowed are system, developer, user, "),
-    "no role": ([{"text": "x"}], "has no role in message 1, whose keys are text"),
-    "no answer": ([message("user"), message("assistant", " ")], "has an empty answer in message 2, of the assistant"),
-    "no content": ([{"role": "user"}, message("assistant")], "has an empty content in message 1, of the user"),
-    "number": ([message("user", 3), message("assistant")], "has the content 3 in message 1"),
-    "end": ([*GOOD, message("user")], "ends with a message of the user"),
-    "system": ([*GOOD, message("system"), message("assistant")], "has a message of the system after the first one"),
-    "tool": (
-        [message("user"), message("tool"), message("assistant")],
-        "has a message of a tool that no assistant has called",
-    ),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_what_is_no_conversation_is_refused_with_its_line(fault, run, tmp_path):
-    value, text = FAULTS[fault]
-    rows = [{"messages": turn(i)} for i in ROWS]
-    file = write([*rows[:40], {"messages": value}, *rows[40:]], tmp_path / "data.jsonl")
-    with pytest.raises(ValueError, match=rf"^row 41 of data\.jsonl: 'messages' {re.escape(text)}"):
-        run(file)
-    manifests = run(file, "skipped", on_bad_row="skip")
-    assert sum(manifest.rows for manifest in manifests.values()) == len(ROWS)
-
-
 @pytest.mark.parametrize("ending", ["jsonl", "parquet", "csv"])
 @pytest.mark.parametrize("empty", ["", "  ", None])
 @pytest.mark.parametrize("column", ["prompt", "completion"])
@@ -180,22 +96,6 @@ def test_an_empty_answer_is_refused_in_all_formats(ending, empty, column, run, t
     rows = [*PROMPTS[:40], {**PROMPTS[40], column: empty}, *PROMPTS[41:]]
     with pytest.raises(ValueError, match=f"{column}.*is empty: fill it in, or leave the row out"):
         run(write(rows, tmp_path / f"data.{ending}"))
-
-
-def test_calls_of_tools_and_other_keys_are_kept_and_gaps_of_parquet_are_not():
-    problems = []
-    conversations = [CALLS, [message("user", name="Ann"), message("assistant")]]
-    values = pa.array(conversations)
-    texts = conversation_texts("messages", values, lambda *problem: problems.append(problem))
-    assert problems == []
-    assert [json.loads(text) for text in texts.to_pylist()] == conversations
-
-
-def test_half_a_character_is_no_text():
-    problems = []
-    values = pa.array([json.dumps([message("user", "\ud800"), message("assistant")])])
-    conversation_texts("messages", values, lambda *problem: problems.append(problem))
-    assert problems == [(0, "messages", "has '\\ud800', which is half of a character: write the whole character")]
 
 
 def test_the_overview_shows_lengths_and_examples(run, tmp_path):
@@ -267,136 +167,85 @@ def test_texts_that_are_no_lists_of_objects_stay_texts(text, ending, run, tmp_pa
 @pytest.mark.parametrize("ending", FORMATS)
 @pytest.mark.parametrize("text", ["no list", "[INST]", '[{"town": "Ulm"}]'])
 def test_an_error_about_prompts_names_the_way_to_keep_texts(text, ending, run, tmp_path):
-    rows = [{"prompt": f"p {i}", "completion": '[{"town": "Ulm"}]' if i else json.dumps(GOOD[1:])} for i in ROWS]
+    rows = [{"prompt": json.dumps(GOOD[:1]), "completion": '[{"town": "Ulm"}]'} for i in ROWS]
     rows[30]["completion"] = text
     file = write(rows, tmp_path / f"data.{ending}")
     with pytest.raises(ValueError, match=r"If its values are texts, set columns=\{'completion': \"text\"\}"):
         run(file)
-    assert run(file, columns={"completion": "text"})["train"].columns[1].source_type == ""
-    like = run(write([{"prompt": "x", "completion": GOOD[1:]}] * 60, tmp_path / "like.jsonl"), "like")["train"]
+    kinds = {"prompt": "conversation", "completion": "text"}
+    assert [column.source_type for column in run(file, columns=kinds)["train"].columns] == ["conversation", ""]
+    like = run(write([{"prompt": GOOD[:1], "completion": GOOD[1:]}] * 60, tmp_path / "like.jsonl"), "like")["train"]
     with pytest.raises(ValueError, match=r"'completion' (has|is) ") as error:
         run(file, "second", like=like, label_column="")
     assert "columns=" not in str(error.value)
 
 
-TIME = datetime(2024, 1, 31, 12, 30, 1, 5)
-TIMES = {
-    "time": (pa.scalar(TIME), "2024-01-31T12:30:01.000005"),
-    "nanoseconds": (pa.scalar(TIME, pa.timestamp("ns")), "2024-01-31T12:30:01.000005"),
-    "seconds": (pa.scalar(TIME.replace(microsecond=0), pa.timestamp("s")), "2024-01-31T12:30:01"),
-    "zone": (pa.scalar(TIME.replace(tzinfo=UTC), pa.timestamp("ns", "UTC")), "2024-01-31T12:30:01.000005+00:00"),
-    "date": (pa.scalar(date(2024, 1, 31)), "2024-01-31"),
-    "time of a day": (pa.scalar(time(12, 30), pa.time64("ns")), "12:30:00"),
-}
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("form", ["prompt and completion", "Alpaca", "text", "messages"])
+def test_rows_like_those_of_a_dataset_are_checked_like_them(form, ending, run, tmp_path):
+    if form == "text" and ending == "csv":
+        return  # A CSV file of one column may be one with another separator.
+    rows, columns = FORMS[form]
+    first = run(write(rows, tmp_path / "first.jsonl"), "first")["train"]
+    for column in columns.split(", "):
+        value = json.dumps([message("user"), message("assistant", " ")]) if form == "messages" else " "
+        faulty = [{**row, column: json.dumps(row[column]) if form == "messages" else row[column]} for row in rows]
+        faulty = [{**row, "id": i} for i, row in enumerate([*faulty[:50], *({**row, column: value} for row in faulty)])]
+        file = write(faulty, tmp_path / f"{column}.{ending}")
+        if column == "input":
+            assert run(file, "second", like=first, label_column="")["train"].columns == first.columns
+            continue
+        with pytest.raises(ValueError, match=rf"^rows? 5[12].* of {column}\.{ending}: '{column}' .*empty"):
+            run(file, "second", like=first, label_column="")
+        manifests = run(file, "second", like=first, label_column="", on_bad_row="skip")
+        assert sum(manifest.rows for manifest in manifests.values()) == 50
 
 
-def with_value(value, row=40):
-    """Return conversations, of which one has a value in its first message, at two depths."""
-    kind = pa.struct([("role", pa.string()), ("content", pa.string()), ("extra", pa.struct([("at", value.type)]))])
-    rows = [[message("user"), message("assistant", str(i))] for i in ROWS]
-    rows[row][0]["extra"] = {"at": value.as_py() if value.type != pa.timestamp("ns") else TIME}
-    return pa.array(rows, pa.list_(kind))
+def test_texts_of_other_datasets_may_be_empty(run, tmp_path):
+    rows = [{**row, "kind": "ab"[i % 2], "completion": ""} for i, row in enumerate(PROMPTS)]
+    file = write(rows, tmp_path / "data.jsonl")
+    first = run(file, "first", label_column="kind", columns={"prompt": "text", "completion": "text"})["train"]
+    assert run(file, "second", like=first, label_column="kind")["train"].rows == first.rows
+    texts = write([{"text": "ab"[i % 2] * (i % 3), "town": "cd"[i % 2]} for i in ROWS], tmp_path / "texts.jsonl")
+    first = run(texts, "third", label_column="")["train"]
+    assert run(texts, "fourth", like=first, label_column="")["train"].rows == first.rows
 
 
-def write_column(values, file):
-    table = pa.table({"messages": values})
-    if file.suffix == ".parquet":
-        pq.write_table(table, file)
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("way", ["like", "validation_source"])
+def test_a_line_names_inputs_of_alpaca_that_the_first_rows_lack(way, ending, run, tmp_path, capsys):
+    rows = FORMS["Alpaca"][0]
+    without = [{"instruction": row["instruction"], "output": row["output"]} for row in rows]
+    first = write(without, tmp_path / f"first.{ending}")
+    other = write([{**row, "input": "x"} for row in rows], tmp_path / f"other.{ending}")
+    text = "column 'input' of the form Alpaca is left out, because the training rows do not have it"
+    like = run(first, "first")["train"]
+    assert text not in capsys.readouterr().out
+    if way == "like":
+        run(other, "second", like=like, label_column="")
     else:
-        with pa.ipc.new_stream(file, table.schema) as stream:
-            stream.write_table(table)
-    return file
+        run(first, "second", sources={"validation": str(other)})
+    assert text in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("ending", ["parquet", "arrow"])
-@pytest.mark.parametrize("kind", TIMES)
-def test_times_in_messages_become_iso_texts(kind, ending, run, tmp_path):
-    value, text = TIMES[kind]
-    manifests = run(write_column(with_value(value), tmp_path / f"data.{ending}"))
-    found = [json.loads(row["messages"]) for rows in splits(tmp_path, manifests).values() for row in rows]
-    assert [first["extra"] for first, _ in found if "extra" in first] == [{"at": text}]
-
-
-@pytest.mark.parametrize("ending", ["parquet", "arrow"])
-@pytest.mark.parametrize("value", [Decimal("1.5"), b"x", timedelta(1), float("nan"), float("inf")])
-def test_values_that_json_does_not_have_are_refused_with_their_row_and_key(value, ending, run, tmp_path):
-    file = write_column(with_value(pa.scalar(value)), tmp_path / f"data.{ending}")
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("texts", ["prompt", "completion"])
+def test_prompts_and_completions_have_one_form(texts, ending, run, tmp_path):
+    rows = [{"prompt": turn(i)[:1], "completion": turn(i)[1:]} | {texts: f"t {i}"} for i in ROWS]
+    (other,) = {"prompt", "completion"} - {texts}
+    file = write(rows, tmp_path / f"data.{ending}")
     with pytest.raises(
-        ValueError, match=rf"^row 41 of data\.{ending}: 'messages' has .* in 'extra\.at' of message 1"
-    ) as error:
+        ValueError, match=f"column '{other}' has lists of messages, and '{texts}' has texts: write both"
+    ):
         run(file)
-    assert "write a text or a number, or leave the key out" in str(error.value)
-    manifests = run(file, on_bad_row="skip")
-    assert sum(manifest.rows for manifest in manifests.values()) == len(ROWS) - 1
+    assert run(file, columns={texts: "text"})["train"].rows == 48
 
 
 @pytest.mark.parametrize("ending", FORMATS)
-@pytest.mark.parametrize("key", ["role", "from"])
-@pytest.mark.parametrize("role", [["user"], {"name": "user"}, 3, True])
-def test_a_role_that_is_no_text_is_a_wrong_row(role, key, ending, run, tmp_path):
-    # Arrow has one type of roles.
-    rows = [{"messages": turn(i), "id": i} for i in ROWS] if ending in ("jsonl", "csv") else []
-    wrong = {"messages": [{key: role, "content": "x"}, {key: role, "content": "y"}], "id": 0}
-    file = write([*rows[:40], wrong, *rows[40:]], tmp_path / f"data.{ending}")
-    number = {"jsonl": 41, "csv": 42}.get(ending, 1)
-    with pytest.raises(ValueError, match=rf"^row {number} of data\.{ending}: 'messages' has the role .* in message 1"):
+@pytest.mark.parametrize("value", [27, 27.5, True, "2019-01-28"])
+@pytest.mark.parametrize("column", ["messages", "conversations"])
+def test_a_table_with_a_number_of_messages_is_refused_with_what_to_do(column, value, ending, run, tmp_path):
+    file = write([{column: value, "churn": "ab"[i % 2]} for i in ROWS], tmp_path / f"data.{ending}")
+    with pytest.raises(ValueError, match=f"'{column}' is .*, and no list of messages.* set label_column to the column"):
         run(file)
-
-
-def call(name, arguments, **others):
-    return {"role": "assistant", "tool_calls": [{"function": {"name": name, "arguments": arguments}}], **others}
-
-
-PART = [{"type": "text", "text": "x"}]
-NESTED = {
-    "texts": [
-        [message("user"), call("f", {"a": 1}), message("tool", ""), message("assistant")],
-        [message("user"), call("g", {"b": [{"c": 1}, {"d": 2.5}]}), message("tool", name="t"), message("assistant")],
-        [message("user"), call("h", {"e": {"k": ["x", None]}}, content="y")],
-        [
-            message("user"),
-            {"role": "assistant", "function_call": {"name": "f"}},
-            message("function", name="f"),
-            message("assistant"),
-        ],
-    ],
-    "parts": [
-        [message("user", [*PART, {"type": "image", "url": "u"}]), message("assistant", PART)],
-        [message("user", PART), call("f", {"a": 1}), message("tool", []), message("assistant", PART)],
-    ],
-}
-
-
-@pytest.mark.parametrize("ending", FORMATS)
-@pytest.mark.parametrize("kind", NESTED)
-def test_calls_of_tools_and_parts_give_equal_datasets_in_all_formats(kind, ending, run, tmp_path):
-    chosen = NESTED[kind]
-    manifests = run(write([{"messages": chosen[i % len(chosen)], "id": i} for i in ROWS], tmp_path / f"data.{ending}"))
-    texts = {row["messages"] for rows in splits(tmp_path, manifests).values() for row in rows}
-    expected = json.loads(json.dumps(chosen).replace('"role": "function"', '"role": "tool"'))
-    # Arrow has the keys of all rows in one order.
-    found = sorted(json.dumps(json.loads(text), sort_keys=True) for text in texts)
-    assert found == sorted(json.dumps(row, sort_keys=True) for row in expected)
-
-
-def test_maps_of_arrow_are_objects():
-    problems = []
-    calls = pa.struct([("role", pa.string()), ("function_call", pa.map_(pa.string(), pa.string()))])
-    values = pa.array([[{"role": "assistant", "function_call": [("name", "f"), ("none", None)]}]], pa.list_(calls))
-    texts = conversation_texts("messages", values, lambda *problem: problems.append(problem))
-    assert json.loads(texts[0].as_py()) == [{"role": "assistant", "function_call": {"name": "f"}}]
-    assert problems == []
-
-
-@pytest.mark.parametrize("ending", FORMATS)
-@pytest.mark.parametrize("role", ["user", "system", "assistant", "tool"])
-@pytest.mark.parametrize("content", ["", None])
-def test_only_outputs_of_tools_may_be_empty(content, role, ending, run, tmp_path):
-    before = [] if role == "system" else [message("user"), message("assistant")]
-    wrong = [*before, message(role, content), message("user"), message("assistant")]
-    file = write([{"messages": value, "id": 1} for value in [wrong, *[GOOD] * 59]], tmp_path / f"data.{ending}")
-    if role == "tool" and content == "":
-        assert sum(manifest.rows for manifest in run(file).values()) == len(ROWS)
-        return
-    with pytest.raises(ValueError, match=rf"'messages' has an empty (content|answer) in message {len(before) + 1}"):
-        run(file)
+    assert [column.name for column in run(file, label_column="churn")["train"].columns] == [column]

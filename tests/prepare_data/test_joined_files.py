@@ -24,14 +24,17 @@ def table(header, again=None, before=MANY, cells="{a},{b}"):
         ("c,label", "c,label", "{a},{b}"),
         ("c,label", '"c","label"', "{a},{b}"),
         ("c,label", "\ufeffc,label", "{a},{b}"),
-        ("c,label", " C , Label", "{a},{b}"),
+        ("c,label", " c, label ", "{a},{b}"),
+        ("c,label", "C,LABEL", "{a},{b}"),
+        ("c,label", "\ufeff C,Label", "{a},{b}"),
+        ("c,a.b (c),label", "C,A.B (C),Label", "{a},{a},{b}"),
         ("c,x,label", "c,x,label", "{a},{i},{b}"),
         ("c,2018,label", "c,2018,label", "{a},{i}.5,{b}"),
         ("c,NA,label", "c,NA,label", "{a},,{b}"),
         ("c,day,label", "c,day,label", "{a},{d},{b}"),
         ("t,label", "t,label", "{a} {i},{b}"),
     ],
-    ids=["texts", "quotes", "mark", "blanks and case", "number", "a year", "missing", "date", "kept"],
+    ids=["texts", "quotes", "mark", "blanks", "case", "all", "signs", "number", "a year", "missing", "date", "kept"],
 )
 @pytest.mark.usefixtures("small")
 def test_a_header_behind_the_first_rows_is_a_wrong_row(file, run, header, again, cells):
@@ -62,7 +65,8 @@ def test_the_files_of_splits_and_like_have_the_same_rule(file, run):
 
 
 @pytest.mark.parametrize(
-    ("header", "row"), [("c,label", "c,a"), ("c,label", "x,label"), ("c,label", "c,"), ("word", "word")]
+    ("header", "row"),
+    [("c,label", "c,a"), ("a.b,label", "axb,label"), ("c,label", "x,label"), ("c,label", "c,"), ("word", "word")],
 )
 @pytest.mark.usefixtures("small")
 def test_other_rows_with_a_name_are_data(file, run, header, row):

@@ -27,8 +27,15 @@ _SHOWN = 40
 _CALLS = ("tool_calls", "function_call")
 """Keys of what an assistant may write without a content."""
 
-_MAY_BE_TEXTS = ("prompt", "completion")
-"""Columns that are either conversations or texts."""
+_NO_LANGUAGE_MODEL = (
+    ". If the rows are for no language model, set label_column to the column of the labels, or to "
+    '"" to keep all columns'
+)
+_ADVICE = {
+    **{name: f'. If its values are texts, set columns={{{name!r}: "text"}}' for name in ("prompt", "completion")},
+    **dict.fromkeys(("messages", "conversations"), _NO_LANGUAGE_MODEL),
+}
+"""What may be meant by a column with such a name that has no lists of messages."""
 
 
 class _NoMessages(ValueError):
@@ -59,9 +66,7 @@ def conversation_texts(
         add: Is called with the number, the column and the problem of each row that is no conversation.
         can_declare: Whether the user may declare the kind of the column. Default: false.
     """
-    advice = (
-        f'. If its values are texts, set columns={{{name!r}: "text"}}' if can_declare and name in _MAY_BE_TEXTS else ""
-    )
+    advice = _ADVICE.get(name, "") if can_declare else ""
     texts: list[str | None] = []
     for row, value in enumerate(python_values(in_microseconds(values))):
         try:

@@ -1,12 +1,13 @@
 """Rows for language models: the forms in which they are written, and the options by which they are read (pure)."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from dataclasses import replace
 from typing import NamedTuple
 
 from kfp_distributed.components.prepare_data.columns.column_names import DEFAULT_LABEL
 from kfp_distributed.components.prepare_data.columns.conversations import CONVERSATION
 from kfp_distributed.components.prepare_data.preparation_options import Options
+from kfp_distributed.storage.dataset import Column
 
 
 class RowForm(NamedTuple):
@@ -48,8 +49,38 @@ def row_form(names: Collection[str], options: Options) -> RowForm | None:
     """Return the form of rows with these columns, of which dropped ones do not count; None for other rows."""
     if DEFAULT_LABEL in names:
         return None
-    kept = {*names} - {*options.drop_columns}
-    return next((form for form in FORMS if {*form.columns} <= kept), None)
+    return _form({*names} - {*options.drop_columns})
+
+
+def needed_texts(columns: Sequence[Column]) -> tuple[str, ...]:
+    """Return the texts that no row may lack, of a dataset without a label that has these columns."""
+    form = _form({column.name for column in columns})
+    if not form or (len(columns) > len(form.columns) and not form.has_clear_names):
+        return ()
+    texts = [column.name for column in columns if column.dtype == "string" and column.source_type != CONVERSATION]
+    return tuple(name for name in form.needed if name in texts)
+
+
+def lines_about_optional(names: Collection[str], inputs: Set[str], options: Options) -> list[str]:
+    """Return a line for each optional column of a form that a source has, and the training rows do not.
+
+    Args:
+        names: Columns of the source.
+        inputs: Columns of the training rows.
+        options: Options, whose dropped columns need no line.
+    """
+    form = _form(inputs)
+    if not form:
+        return []
+    return [
+        f"column {name!r} of the form {form.name} is left out, because the training rows do not have it"
+        for name in form.optional
+        if name in names and name not in inputs and name not in options.drop_columns
+    ]
+
+
+def _form(names: Set[str]) -> RowForm | None:
+    return next((form for form in FORMS if {*form.columns} <= names), None)
 
 
 def options_of_form(
@@ -68,7 +99,17 @@ def options_of_form(
 
     Returns:
         The same options and "" for rows of no form.
+
+    Raises:
+        ValueError: Some columns are conversations, and others texts.
     """
+    texts = [name for name in form.conversations if name not in conversations]
+    if texts and conversations and not {*form.conversations} & {*options.columns}:
+        name = min(conversations)
+        raise ValueError(
+            f"column {name!r} has lists of messages, and {texts[0]!r} has texts: write both in one form, or set "
+            f'columns={{{name!r}: "text"}} if its values are texts'
+        )
     names = [name for name in names if name not in options.drop_columns]
     used = [name for name in (*form.columns, *form.optional) if name in names]
     kinds = {name: CONVERSATION if name in conversations else "text" for name in used}

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from kfp_distributed.components.prepare_data.columns.column_names import check_names, input_names
 from kfp_distributed.components.prepare_data.columns.dates import ISO, form_of
+from kfp_distributed.components.prepare_data.columns.row_forms import lines_about_optional
 from kfp_distributed.components.prepare_data.columns.row_numbers import INDEX_NAMES, counts_rows, lines_about_index
 from kfp_distributed.components.prepare_data.columns.source import Source, SplitBy
 from kfp_distributed.components.prepare_data.columns.split_times import DATES
@@ -57,6 +58,8 @@ def table_source(
     inputs, notes_about_index = (inputs, []) if options.inputs else _without_index(files, table, inputs)
     chosen = table.choose(files, inputs, [name for name in others if name not in inputs], codes, task)
     notes = [] if table.may_lack_columns else lines_about_columns(names, first, options.drop_columns)
+    if options.inputs and options.needed_texts:
+        notes += lines_about_optional(everywhere, {*inputs}, options)
     return Source(
         chosen.columns,
         options.label_column,
