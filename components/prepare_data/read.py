@@ -26,7 +26,7 @@ from kfp_distributed.components.prepare_data.sources.source_files import SourceF
 from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.tables.open_source import as_row_form, lines_about_missing, open_source
 from kfp_distributed.components.worker_pool.stored_tasks import StoredTasks
-from kfp_distributed.storage.dataset import Column, Task
+from kfp_distributed.storage.dataset import Column, DatasetManifest, Task
 
 _SPLITS = {"": DRAWN, "validation": VALIDATION, "test": TEST}
 _KINDS: Mapping[str, DeclaredKind] = {
@@ -95,9 +95,7 @@ def read_sources(
     logged: set[str] = set()
     attempt = 0
     if options.like:
-        columns, reason = options.like.columns, "the dataset in like has it"
-        needed = () if options.like.label.name else needed_texts(columns)
-        options = replace(options_like(options, columns), needed_texts=needed)
+        options, reason = _options_like_dataset(options, options.like), "the dataset in like has it"
     while True:
         main = open_source(sources[""], options, scratch, codes, task)
         if options.like:
@@ -173,6 +171,12 @@ def _like_main(files: SourceFiles | None, options: Options, scratch: Path, main:
     options = replace(options_like(options, main.columns), time_form=main.split_by.time_form, decimal=main.decimal)
     source = open_source(files, options, scratch, {}, main.task)
     return replace(source, columns=main.columns, types=main.types)
+
+
+def _options_like_dataset(options: Options, like: DatasetManifest) -> Options:
+    """Return options with which a source is read as the source of a dataset was, with the texts that it needs."""
+    needed = () if like.label.name else needed_texts(like.columns)
+    return replace(options_like(options, like.columns), needed_texts=needed)
 
 
 def options_like(options: Options, columns: Sequence[Column]) -> Options:

@@ -120,3 +120,16 @@ def test_numbers_that_may_be_several_dates_or_none_are_refused(form, text):
 
 def test_other_texts_stay():
     assert (digits("5 May", "%d%m%Y"), digits("5.1", "%d %b %Y"), digits("5", "%d.%m.%Y")) == ("5 May", "5.1", "5")
+
+
+@pytest.mark.parametrize("form", ["%Y%j", "%j%Y", "%j.%Y", "%Y-%j", "%Y-%j %H:%M"])
+@pytest.mark.parametrize(("year", "days"), [(2018, 365), (2020, 366), (1900, 365), (2000, 366)])
+def test_a_year_has_no_day_behind_its_last_one(year, days, form):
+    """strptime reads day 366 of a year with 365 days as the first day of the next year."""
+
+    def text(day):
+        parts = {"%Y": f"{year}", "%j": f"{day:03}", "%H": "12", "%M": "30"}
+        return re.sub("%.", lambda part: parts[part[0]], form)
+
+    assert date_of(text(days), form) == datetime.date(year, 12, 31)
+    assert date_of(text(days + 1), form) is None

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -363,7 +364,7 @@ def _time(text: str, form: str) -> datetime:
         except ValueError:
             pass
     elif _TIME_DIRECTIVES.search(form):
-        return _parsed(text, form)
+        return _parsed(digits(text, form), form)
     found = _TIME_AT_END.search(text)
     if not found:
         return _day(text, form)
@@ -380,13 +381,12 @@ def _time(text: str, form: str) -> datetime:
 @lru_cache(2**16)
 def _day(text: str, form: str) -> datetime:
     """Return the first moment of a day. There are fewer days than times, and strptime is slow."""
-    return _parsed(text, form)
+    return _parsed(digits(text, form), form)
 
 
 def _parsed(text: str, form: str) -> datetime:
-    written = digits(text, form)
-    moment = datetime.strptime(written, form)
-    # Python takes day 366 of a year without it for the first day of the next one.
-    if "%j" in form and "366" in written and "366" not in moment.strftime(form):
-        raise ValueError(f"{text} has a day that its year has not")
-    return moment
+    parsed = datetime.strptime(text, form)
+    # Day 366 of a year of 365 days becomes the first day of the next year.
+    if "%j" in form and time.strptime(text, form).tm_yday != parsed.timetuple().tm_yday:
+        raise ValueError(text)
+    return parsed
