@@ -5,6 +5,8 @@ import json
 import pytest
 from language_tables import FORMATS, GOOD, ROWS, message, splits, turn, write
 
+from kfp_distributed.components.prepare_data.csv_format import parse_csv_format
+
 pytestmark = pytest.mark.takes(8)
 
 PROMPTS = [{"prompt": f"What is {i}?", "completion": f" It is {i}."} for i in ROWS]
@@ -249,3 +251,11 @@ def test_a_table_with_a_number_of_messages_is_refused_with_what_to_do(column, va
     with pytest.raises(ValueError, match=f"'{column}' is .*, and no list of messages.* set label_column to the column"):
         run(file)
     assert [column.name for column in run(file, label_column="churn")["train"].columns] == [column]
+
+
+def test_answers_that_look_like_missing_values_are_texts(run, tmp_path):
+    rows = [{**row, "completion": ("None", "NA", "yes")[number % 3]} for number, row in enumerate(PROMPTS)]
+    manifests = run(write(rows, tmp_path / "data.csv"))
+    assert sum(manifest.rows for manifest in manifests.values()) == len(rows)
+    with pytest.raises(ValueError, match="is empty: fill it in"):
+        run(tmp_path / "data.csv", "given", csv_format=parse_csv_format({"usual_missing": True}))

@@ -120,9 +120,13 @@ def options_of_form(
     line = f"rows for language models of the form {form.name}: kept are {', '.join((*used, *options.columns))}"
     if left_out:
         line += f"; left out are {', '.join(left_out)}. To keep one, name its kind in columns"
+    csv_format = options.csv_format
+    if "usual_missing" not in csv_format.given:
+        csv_format = replace(csv_format, usual_missing=False)  # "None" and "NA" may be answers.
     changed = replace(
         options,
         label_column="",
+        csv_format=csv_format,
         columns={**kinds, **options.columns},
         drop_columns=(*options.drop_columns, *left_out),
         needed_texts=tuple(name for name in form.needed if name not in conversations),
