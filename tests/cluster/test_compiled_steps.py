@@ -27,7 +27,7 @@ from kfp_distributed.components.train.describe.task_path import TaskPath
 from kfp_distributed.components.train.run.identity import identify_training
 from kfp_distributed.components.train.run.training_request.request import job_name
 from kfp_distributed.components.train.tell.log_format import log, parse_line
-from kfp_distributed.library.archive import library_config_map, make_archive
+from kfp_distributed.library.archive import library_config_map, make_small_archive
 from kfp_distributed.library.content import content_hash, read_library
 from kfp_distributed.pipelines.specs import write_specs
 from kfp_distributed.storage import Store, credentials_from_environment, open_store
@@ -284,7 +284,7 @@ def config_map_of(namespace: str, content: dict[str, bytes], hash_: str) -> dict
     config_map = library_config_map(namespace)
     name = config_map["metadata"]["name"]
     config_map["metadata"]["name"] = name.replace(content_hash(read_library())[:12], hash_[:12])
-    config_map["binaryData"]["library.zip"] = base64.b64encode(make_archive(content)).decode()
+    config_map["binaryData"]["library.zip"] = base64.b64encode(make_small_archive(content)).decode()
     return config_map
 
 

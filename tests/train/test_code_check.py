@@ -13,7 +13,7 @@ from train.programs.jobs import make_job
 from kfp_distributed.components.train.describe.manifests import code_config_map, differing_keys
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings
 from kfp_distributed.components.train.describe.manifests.code import CHECKED, MOUNT, after_copy, checked
-from kfp_distributed.library.archive import make_archive, read_archive
+from kfp_distributed.library.archive import make_archive, make_small_archive, read_archive
 
 LIBRARY = {
     "kfp_distributed/runtime.py": b"print('the code of the step')\n",
@@ -106,6 +106,11 @@ def test_nothing_of_replaced_code_is_run(pod, archive, job):
     assert line.startswith("ConfigMap a-job-code was replaced: ")
     assert pod.message.read_text() == line
     assert copies(pod) == {}
+
+
+def test_files_that_are_compressed_together_are_the_same_code(pod):
+    (pod.mount / "library.zip").write_bytes(make_small_archive(LIBRARY))
+    assert pod.run().stdout == OUTPUT
 
 
 def test_a_missing_file_is_a_failure_of_the_check(pod):

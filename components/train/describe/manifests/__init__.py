@@ -12,7 +12,7 @@ from kfp_distributed.components.train.describe.manifests.code import CODE_SUFFIX
 from kfp_distributed.components.train.describe.manifests.pod import JOB_LABEL, MANAGED, STORE_SUFFIX, labels_of
 from kfp_distributed.components.train.describe.specification import DistributionType
 from kfp_distributed.components.train.describe.training_job import TrainingJob
-from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
+from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive, make_small_archive
 from kfp_distributed.library.content import content_hash
 
 __all__ = [
@@ -95,10 +95,15 @@ def spec_hash(spec: object, job: TrainingJob, settings: ClusterSettings) -> str:
 def code_config_map(job: TrainingJob, settings: ClusterSettings) -> Object:
     """Return the ConfigMap with the job's description and the archive of the library. It is immutable.
 
+    If the files have no room with each one compressed by itself, they are compressed together, for which Python needs
+    the module bz2.
+
     Raises:
         ValueError: Both together exceed the size limit of a ConfigMap.
     """
     description, archive = job.description.to_json(), make_archive(settings.library)
+    if len(description.encode()) + len(archive) > _LARGEST_CONFIG_MAP:
+        archive = min(archive, make_small_archive(settings.library), key=len)
     if (size := len(description.encode()) + len(archive)) > _LARGEST_CONFIG_MAP:
         raise ValueError(
             f"train_specification and train_parameters have {size} bytes together with the library; the limit of a "
