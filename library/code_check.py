@@ -4,7 +4,7 @@ name, expected, mount, folder, message, *command = sys.argv[1:]
 try:
   job, archive = (open(f'{mount}/{key}', 'rb').read() for key in ('job.json', 'library.zip'))
   library = zipfile.ZipFile(io.BytesIO(archive))
-  if library.namelist() == ['library.zip']: library = zipfile.ZipFile(io.BytesIO(library.read('library.zip')))
+  if 'library.zip' in library.namelist(): library = zipfile.ZipFile(io.BytesIO(library.read('library.zip')))
   files = {path: library.read(path) for path in library.namelist() if path[-1] != '/'} | {'job.json': job}
   parts = (f'{path}\0{len(files[path])}\0'.encode() + files[path] for path in sorted(files))
   found = 'SHA-256 ' + hashlib.sha256(b''.join(parts)).hexdigest()
