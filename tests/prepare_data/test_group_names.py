@@ -77,11 +77,18 @@ def test_groups_of_a_declared_form_are_its_dates(run, tmp_path, kind):
         (["13.1.2024", "2.13.2024", "2024-02-01"], False),
         (["2/1/2024", "30 Feb 2024"], False),
         (["a", "2019-03-05"], False),
+        (["2019-03-13", "20190313"], True),
+        (["13.03.2019", "20190313"], True),
+        (["2019-03-13", "13.03.19"], True),
+        (["13-Mar-19", "13.03.19"], True),
+        (["13.03.19", "14.04.19"], False),
+        (["2019-03-13", "20191313"], False),
+        (["20190313", "20190314"], False),
     ],
 )
 def test_groups_whose_dates_have_several_forms_are_named(file, run, capsys, texts, is_named):
-    rows = [f"{i},{texts[i % len(texts)]},{'uv'[i % 2]}\n" for i in range(40)]
-    rows += [f"{i},p{i},u\n" for i in range(20)]
+    rows = [f"{i},{texts[i % len(texts)]},{'uv'[i // 4 % 2]}\n" for i in range(40)]
+    rows += [f"{i},p{i},{'uv'[i % 2]}\n" for i in range(20)]
     run(file("data.csv", "x,g,label\n" + "".join(rows)), group_column="g")
     assert ("group_column 'g' has dates in several forms, such as" in capsys.readouterr().out) == is_named
 

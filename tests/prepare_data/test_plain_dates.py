@@ -12,6 +12,7 @@ from kfp_distributed.components.prepare_data.csv_format import parse_csv_format
 OPTIONS = {"validation_fraction": 0, "test_fraction": 0, "shards": 1}
 YEARS_AND_MONTHS = [f"{year}{month:02}" for year in range(1990, 2010) for month in range(1, 13)]
 POINTS = [f"{text[:4]}.{text[4:]}" for text in YEARS_AND_MONTHS]
+UNPADDED = [f"{year}.{int(month)}" for year, month in (text.split(".") for text in POINTS)]
 DAYS = [f"{day}.{month:02}" for month in range(1, 13) for day in range(1, 29)]
 
 
@@ -47,8 +48,13 @@ def write(file):
             "2018.10\n",
         ),
         (DAYS, "13.01, which may be dates. If they are, write them with their year in the source\n"),
+        (
+            UNPADDED,
+            "1990.11, which may be dates. If they are, write them as 1990-11 in the source, because October is the "
+            "same number as January\n",
+        ),
     ],
-    ids=["199001", "1990.01", "29.06"],
+    ids=["199001", "1990.01", "29.06", "1990.1"],
 )
 @pytest.mark.usefixtures("small")
 def test_numbers_that_may_be_months_or_days_are_named(write, run, capsys, kind, values, line):
@@ -74,8 +80,23 @@ def test_the_advice_about_months_works(write, run, values, form):
         [f"1.{i:02}" for i in range(1, 13)],
         [*DAYS, "31.13"],
         [*DAYS, "5"],
+        [f"2018.{quarter}" for quarter in range(1, 5)],
+        [*UNPADDED, "2018.13"],
+        [text for text in UNPADDED if len(text) == 6],
     ],
-    ids=["also 20-01-01", "no month", "no zero", "a fraction", "few", "no day", "no month after the day", "whole"],
+    ids=[
+        "also 20-01-01",
+        "no month",
+        "no zero",
+        "a fraction",
+        "few",
+        "no day",
+        "no month after the day",
+        "whole",
+        "quarters",
+        "13",
+        "tenths",
+    ],
 )
 def test_numbers_that_may_be_something_else_have_no_line(write, run, capsys, values):
     run(write("csv", values * 10), **OPTIONS)
@@ -98,14 +119,21 @@ def test_texts_of_years_and_months_are_named(file, run, capsys, kind):
     assert train.columns[0].source_type == "date %Y.%m"
 
 
-def test_times_that_may_be_days_without_a_year_are_named(file, run, capsys):
-    """Their numbers have not the order of the days. Those of months with a year have it."""
+def test_times_whose_numbers_have_another_order_are_named(file, run, capsys):
+    """Days without a year, and months without a zero. Months with a zero have the order of their numbers."""
     options = {"time_column": "at", "validation_fraction": 0, "shards": 1}
-    for name, values in (("days", DAYS), ("months", YEARS_AND_MONTHS), ("points", POINTS)):
+    named = {
+        "days": "13.01, and the rows have their order. If they are days and months, write them with their year",
+        "unpadded": "1990.11, and the rows have their order. If they are years and months, write them as 1990-11",
+    }
+    columns = {"days": DAYS, "months": YEARS_AND_MONTHS, "points": POINTS, "unpadded": UNPADDED}
+    for name, values in columns.items():
         rows = "".join(f"{value},{i % 7},{'ab'[i % 2]}\n" for i, value in enumerate(values))
         run(file(f"{name}.csv", "at,x,label\n" + rows), name, **options)
-        line = "time_column 'at' has numbers such as 13.01, and the rows have their order. If they are days and months"
-        assert (line in capsys.readouterr().out) == (name == "days")
+        output = capsys.readouterr().out
+        assert [key for key, line in named.items() if f"time_column 'at' has numbers such as {line}" in output] == [
+            key for key in named if key == name
+        ]
 
 
 def test_numbers_with_decimal_commas_may_be_months(file, run, capsys):

@@ -15,6 +15,7 @@ from kfp_distributed.components.prepare_data.columns.dates import (
     DAY_POINT_MONTH,
     ISO,
     YEAR_POINT_MONTH,
+    YEAR_POINT_SHORT_MONTH,
     date_kind,
     digits,
     family_of,
@@ -30,10 +31,10 @@ from kfp_distributed.storage.dataset import Column
 
 # So many characters of a value are in a line.
 _SHOWN = 40
-_OF_POINTS = (YEAR_POINT_MONTH, DAY_POINT_MONTH)
+_OF_POINTS = (YEAR_POINT_MONTH, YEAR_POINT_SHORT_MONTH, DAY_POINT_MONTH)
 _MONTHS = ("%Y%m", *_OF_POINTS)
-# Fewer different numbers may be months, or days and months, by chance.
-_LEAST_MONTHS, _LEAST_DAYS = 3, 10
+# Fewer different numbers may be months, or days and months, by chance: those with a zero at once, and others later.
+_LEAST_MONTHS, _LEAST_OTHERS = 3, 10
 # It is the first day whose number is no month.
 _FIRST_DAY = 13
 
@@ -157,8 +158,12 @@ class PlainDates:
             yield YEAR_POINT_MONTH, of_zeros[0]
         # Most quantities have other fractions.
         of_days = [text for text in of_zeros if float(text) >= _FIRST_DAY]
-        if DAY_POINT_MONTH in forms and of_days and len(self.months) >= _LEAST_DAYS:
+        if DAY_POINT_MONTH in forms and of_days and len(self.months) >= _LEAST_OTHERS:
             yield DAY_POINT_MONTH, of_days[0]
+        # Tenths, and the numbers of quarters, have one digit.
+        of_two = sorted(text for text in self.months if text[-3:] in (".11", ".12"))
+        if YEAR_POINT_SHORT_MONTH in forms and 0 < len(of_two) < len(self.months) >= _LEAST_OTHERS:
+            yield YEAR_POINT_SHORT_MONTH, of_two[0]
 
 
 def lines_about_plain_dates(columns: Mapping[str, PlainDates], time_column: str, times: PlainDates) -> list[str]:
@@ -171,21 +176,16 @@ def lines_about_plain_dates(columns: Mapping[str, PlainDates], time_column: str,
     """
     lines = [
         f"column {name!r} has numbers such as {example}, which may be dates. If they are, "
-        + (
-            "write them with their year in the source"
-            if form == DAY_POINT_MONTH
-            else f'set columns to {{{name!r}: "date {form}"}}'
-        )
-        + (", and write October as 2018.10" if form == YEAR_POINT_MONTH else "")
+        f"{_advice(name, form, example)}"
         for name, numbers in columns.items()
         for form, example in numbers.inputs()
     ]
     forms = [form for form in times.forms or () if form not in _OF_POINTS]
     lines += [
-        f"time_column {time_column!r} has numbers such as {example}, and the rows have their order. If they are days "
-        "and months, write them with their year in the source"
+        f"time_column {time_column!r} has numbers such as {example}, and the rows have their order. If they are "
+        f"{'days' if form == DAY_POINT_MONTH else 'years'} and months, {_advice(time_column, form, example)}"
         for form, example in times.inputs()
-        if form == DAY_POINT_MONTH
+        if form in (DAY_POINT_MONTH, YEAR_POINT_SHORT_MONTH)
     ]
     # The numbers of these forms have the order of the days.
     if forms and "%Y%m%d" not in forms and forms != ["%Y%m"]:
@@ -194,6 +194,17 @@ def lines_about_plain_dates(columns: Mapping[str, PlainDates], time_column: str,
             f"are dates, {_choices(times.example, forms)}"
         )
     return bounded(lines)
+
+
+def _advice(name: str, form: str, example: str) -> str:
+    """Return what to do where the numbers of a column are dates of a form."""
+    if form == DAY_POINT_MONTH:
+        return "write them with their year in the source"
+    if form == YEAR_POINT_SHORT_MONTH:
+        iso = example.replace(".", "-")
+        return f"write them as {iso} in the source, because October is the same number as January"
+    october = ", and write October as 2018.10" if form == YEAR_POINT_MONTH else ""
+    return f'set columns to {{{name!r}: "date {form}"}}{october}'
 
 
 def open_dates(options: Options) -> list[str]:

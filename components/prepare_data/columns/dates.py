@@ -73,9 +73,12 @@ _PLAIN_PATTERNS = {
 }
 DAY_POINT_MONTH = "%d.%m"
 """The form of numbers such as 29.06, which have no year."""
+YEAR_POINT_SHORT_MONTH = "%Y.%-m"
+"""The form of numbers such as 2018.2, whose months have no zero: 2018.1 is January or October."""
 # Numbers lose the zero of October alone: 2018.1 is 2018.10 where January is 2018.01.
 _MONTHS_AFTER_POINT = {
     YEAR_POINT_MONTH: rf"{_PLAIN['%Y']}\.(0[1-9]|1[12]?)",
+    YEAR_POINT_SHORT_MONTH: rf"{_PLAIN['%Y']}\.([1-9]|1[12])",
     DAY_POINT_MONTH: r"([1-9]|[12]\d|3[01])\.(0[1-9]|1[12]?)",
 }
 _NUMBER = re.compile(r"(\d+)(?:\.(\d+))?", re.ASCII)
@@ -100,6 +103,10 @@ _FORMS = [form for family in _FAMILIES for form in family]
 # Dates whose day and month may be in either order, unless one of the numbers is above 12.
 _NUMERIC_FORMS = [f"{first}{sign}{second}{sign}%Y" for sign in "/-." for first, second in (("%d", "%m"), ("%m", "%d"))]
 _AMBIGUOUS = r"^\s*(0?[1-9]|1[0-2])[/-](0?[1-9]|1[0-2])[/-]"
+# Texts that may be something else, so that no date is their name.
+_NAMELESS = {form: _PATTERNS[form] for form in _SHORT_FORMS} | {
+    form: rf"^\s*{_PLAIN_PATTERNS[form]}\s*$" for form in ("%Y%m%d", "%d%m%Y", "%m%d%Y")
+}
 # Prefixes of the names of dates.
 _KNOWN_DATE, _AMBIGUOUS_DATE = "\0date", "\0day or month"
 
@@ -311,14 +318,20 @@ def dates_of_two_names(texts: Sequence[str]) -> tuple[str, str] | None:
     """Return two dates of different forms or orders if one day may have two names; None if each day has one.
 
     A day has two names of `names_of_dates` if nothing tells which number of one spelling is the day, and another
-    spelling tells it.
+    spelling tells it; and if a spelling such as 13.03.19 or 20190313 has no moment as its name.
     """
     found: dict[tuple[str, str], str] = {}
+    nameless: dict[str, str] = {}
     for name, text in zip(names_of_dates(pa.array(texts, pa.string())).to_pylist(), texts, strict=True):
         if name.startswith((_KNOWN_DATE, _AMBIGUOUS_DATE)):
             forms = [form for form in _NUMERIC_FORMS if re.match(_PATTERNS[form], text)]
             sign = forms[0][2] if forms else ""
             found.setdefault(("/" if sign == "-" else sign, "".join(form[1] for form in forms)), text)
+        elif form := next((form for form, pattern in _NAMELESS.items() if re.match(pattern, text)), None):
+            # Forms of three numbers with one sign are in any order.
+            nameless.setdefault(f"%b{form[2]}" if "%b" in form else form[2], text)
+    if nameless and len(different := [*found.values(), *nameless.values()]) > 1:
+        return different[0], different[-1]
     for sign in "/.":
         either, day_first, month_first = (found.get((sign, order)) for order in ("dm", "d", "m"))
         if either and day_first and month_first:

@@ -306,8 +306,8 @@ class Merge:
         if dates := dates_of_two_names(first):
             lines.append(
                 f"group_column {self._source.split_by.column!r} has dates in several forms, such as {dates[0]!r} and "
-                f"{dates[1]!r}, and one day can be two groups, because nothing tells which number is the day: write "
-                "ISO dates in the source, so that its rows are in one split"
+                f"{dates[1]!r}, and one day can be two groups: write ISO dates in the source, so that its rows are in "
+                "one split"
             )
         alike = next(pairs_alike(groups.values()), None)
         if not alike:
