@@ -3,6 +3,7 @@
 import json
 import re
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -47,6 +48,27 @@ def test_the_text_keeps_all_digits(write, run, tmp_path):
     run(write("csv", ["1.5", str(BIG)] * 20), columns={"id": "text"}, **KEPT)
     shard = tmp_path / "out" / "train" / "part-00000.parquet"
     assert {*pq.read_table(shard)["id"].to_pylist()} == {"1.5", str(BIG)}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [([1, None, BIG], {"1", None, str(BIG)}), ([1.5, 1e300], {"1.5", "1e+300"}), ([True, False], {"true", "false"})],
+)
+def test_a_column_that_is_declared_a_text_may_have_numbers(write, file, run, tmp_path, kind, values, texts):
+    if kind == "jsonl":
+        source = write(kind, map(json.dumps, values * 20))
+    else:
+        source = file("data.parquet", "")
+        pq.write_table(pa.table({"x": range(len(values) * 20), "id": values * 20}), source)
+    run(source, columns={"id": "text"}, **KEPT)
+    assert {*pq.read_table(tmp_path / "out" / "train" / "part-00000.parquet")["id"].to_pylist()} == texts
+
+
+@pytest.mark.parametrize("columns", [{}, {"id": "text"}])
+def test_no_number_of_json_lines_loses_digits_in_its_text(write, run, columns):
+    with pytest.raises(ValueError, match=f"row 2 of data.jsonl: 'id' is {BIG}, a whole number of 2⁵³ or more"):
+        run(write("jsonl", ["1.5", str(BIG)]), columns=columns, **KEPT)
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv"])

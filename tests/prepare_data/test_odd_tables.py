@@ -298,12 +298,19 @@ def test_numbers_that_no_float_is_are_in_no_list(file, prepared, text):
         prepared(file("data.csv", f'l\n"{text}"\n'), **declared)
 
 
+def parquet_of_lists(file, entry):
+    path = file(f"{type(entry).__name__}.parquet", "")
+    pq.write_table(pa.table({"l": [[entry]] * 15}), path)
+    return path
+
+
 def test_a_number_is_the_same_in_a_list_of_floats_with_and_without_a_point(file, prepared):
     declared = {"task": "none", "label_column": "", "columns": {"l": "list<float>"}}
     values = ["[16777217]", "[16777217.0]", "[1.6777217e7]"]
     for source in (
         file("data.csv", "l\n" + "".join(f'"{value}"\n' for value in values * 5)),
         file("data.jsonl", "".join(f'{{"l": {value}}}\n' for value in values * 5)),
+        *(parquet_of_lists(file, entry) for entry in (16_777_217, 16_777_217.0)),
     ):
         _, table = prepared(source, **declared)
         assert table["l"].to_pylist() == [[16777216.0]] * 15

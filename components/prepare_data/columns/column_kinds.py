@@ -178,13 +178,15 @@ def cast(name: str, values: pa.Array, kind: str, *, can_drop: bool = True) -> pa
 
 
 def cast_kept(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return the values of a kept column in another type. Floats are rounded to it.
+    """Return the values of a kept column in another type. Floats and the entries of lists of floats are rounded to it.
 
     Raises:
         pa.ArrowInvalid: A value does not fit the type. For a float that is too large, Arrow itself returns infinity.
         pa.ArrowNotImplementedError: The types have no values in common.
     """
-    result = values.cast(kind)
+    # A list in a CSV or JSON Lines file is rounded as well, where nothing tells of which type its numbers are.
+    is_rounded = pa.types.is_list(kind) and pa.types.is_floating(kind.value_type)
+    result = values.cast(options=pc.CastOptions(kind, allow_float_truncate=is_rounded))
     if _infinities(result) > _infinities(values):
         raise pa.ArrowInvalid(f"a number is too large for {kind}")
     return result

@@ -17,7 +17,7 @@ NUMBER = rf"({FINITE}|[-+]?(?i:inf(inity)?))"
 MERGED_FROM = {pa.float16(): 2**11, pa.float32(): 2**24, pa.float64(): 2**53}
 """From here on, floats of a type do not have all whole numbers, so that different ones become equal."""
 
-LOSES_DIGITS = "a whole number of 2⁵³ or more in a column with fractions, whose 64-bit floats do not hold its digits"
+LOSES_DIGITS = "a whole number of 2⁵³ or more in a column of 64-bit floats, which do not hold its digits"
 """What is wrong with a number of a kept column."""
 
 POINT_OF_TEXT = "\0."

@@ -104,7 +104,7 @@ class JsonTable:
         columns, types = [], {}
         # Numbers that are no inputs, such as IDs of groups, need all their digits.
         kinds, time = self._options.columns, self._options.time_column
-        kept = [name for name in inputs if kinds.get(name, "category" if task == "none" else "") == "category"]
+        kept = [name for name in inputs if kinds.get(name, "text" if task == "none" else "") in ("category", "text")]
         kept += [name for name in inputs if name == time and kinds.get(name) == "number"]
         whole = _whole_numbers(
             files, {name: kind for name in (*kept, *others) if _has_whole_numbers(kind := found[name][0])}
@@ -124,7 +124,7 @@ class JsonTable:
             elif column.kind == "kept":
                 types[name] = kept_type_of_texts("date") if name in dates else kind
                 read_types[name] = kind
-        self._exact = [name for name, kind in types.items() if name not in kinds and _has_floats(kind)]
+        self._exact = [name for name in types if kinds.get(name, "text") == "text" and _has_floats(read_types[name])]
         of_dates = [column.name for column in columns if column.is_date]
         notes = forms.lines([name for name in of_dates if name not in self._options.columns])
         times = time_type([read_types[time]] if time else [])
@@ -268,6 +268,8 @@ def _read_type(kind: pa.DataType, declared: DeclaredKind | None) -> pa.DataType:
         return JSON_TEXT
     if pa.types.is_string(kind):
         return kind  # The conversion of a declared kind reads numbers, dates and lists from texts.
+    if declared == "text" and not pa.types.is_null(kind):
+        return _with_fractions(kind) if _has_whole_numbers(kind) else kind  # It makes texts of numbers, too.
     if declared == "list<float>":
         return pa.list_(pa.float64())  # Arrow reads a number that is too large for 32 bits as infinity.
     if declared and declared in KEPT_TYPES and declared != "binary":
