@@ -163,7 +163,7 @@ def ensure_environment(
                 raise EnvironmentUnavailableError(f"{folder} does not exist: run make environments")
             shutil.rmtree(folder, ignore_errors=True)
             create(folder)
-            (folder / "complete").touch()
+        (folder / "complete").touch()  # Its time tells when the environment was last used.
         _link(cache / name, folder)
     return folder / "bin" / "python"
 
