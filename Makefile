@@ -20,8 +20,8 @@ unexport PYTHONDONTWRITEBYTECODE
 BUILD = docker build --tag
 FIND = docker image inspect
 PREFIX = kfp-distributed
-ALL_IMAGES = tensorflow horovod pytorch horovod-pytorch steps evaluate
-IMAGES = $(ALL_IMAGES)
+ALL_IMAGES = tensorflow horovod pytorch horovod-pytorch steps evaluate language-model
+IMAGES = $(filter-out language-model,$(ALL_IMAGES))
 # The images of the steps contain the library, so their build context is the repository. The base of `evaluate` is
 # `tensorflow`.
 # DRIVERS has requirements of pip that the images steps and evaluate get besides, such as gcsfs for gs:// sources, or
@@ -29,6 +29,10 @@ IMAGES = $(ALL_IMAGES)
 DRIVERS =
 options-steps = $(if $(DRIVERS),--build-arg 'DRIVERS=$(DRIVERS)') .
 options-evaluate = $(if $(DRIVERS),--build-arg 'DRIVERS=$(DRIVERS)') --build-arg BASE=$(call image,tensorflow) .
+# PyTorch for language models: cuda for GPUs, or cpu.
+PYTORCH ?= cuda
+options-language-model = $(if $(filter-out cuda,$(PYTORCH)),--build-arg PYTORCH=$(PYTORCH)) images/language-model
+made-from-language-model = $(PYTORCH)
 made-from-steps = $(library)$(DRIVERS:%= %)
 made-from-evaluate = $(library) $(call tag,tensorflow)$(DRIVERS:%= %)
 library = $(or $(shell $(or $(PYTHON),false) images/library_hash.py),$(error the hash of the library requires Python: make PYTHON=/path/to/python3.11))

@@ -49,7 +49,8 @@ def steps(
             Keys of `distribution_specification` take precedence. Requires a backend of KFP 2.15. Default: False.
         replicas_image: Image of replicas whose `train_specification` names none. Default: "", which means that of the
             step's environment, else a stock Python image.
-        replicas_images: The same by kind: "tensorflow", "horovod", "pytorch" or "horovod-pytorch". Takes precedence.
+        replicas_images: The same by kind: "tensorflow", "horovod", "pytorch", "horovod-pytorch" or "language-model".
+            Takes precedence.
 
     Raises:
         ValueError: A kind or the name of an image is not valid.

@@ -90,8 +90,8 @@ TEST_ENVIRONMENTS: Mapping[str, Callable[[], list[str]]] = {
     "kfp-2.0": lambda: ["kfp-pipeline-spec==0.2.2", "googleapis-common-protos<1.57", "pyyaml"],
     # The MLflow server. The extra `auth` has what its login needs.
     "mlflow": lambda: ["mlflow[auth]==3.17.2"],
-    # PyTorch 2.6, the packages of the image `pytorch`, and those for language models. 1.8 GB, see debian_torch.py.
-    "torch2": lambda: [*_pytorch_image(), *_packages(ROOT / "tests" / "language_model_requirements.txt")],
+    # PyTorch 2.6, and the packages of the images `pytorch` and `language-model`. 1.8 GB, see debian_torch.py.
+    "torch2": lambda: sorted({*_packages_of("pytorch"), *_packages_of("language-model")}),
     # The newest Python, with what a run on one machine needs. 1.9 GB.
     "python3.13": _for_a_run,
 }
@@ -100,12 +100,8 @@ TEST_ENVIRONMENTS: Mapping[str, Callable[[], list[str]]] = {
 _BUILD = ("setuptools>=77", "wheel")
 
 
-def _pytorch_image() -> list[str]:
-    return _packages(ROOT / "images" / "pytorch" / "requirements.txt")
-
-
-def _packages(file: Path) -> list[str]:
-    lines = file.read_text(encoding="utf-8").splitlines()
+def _packages_of(image: str) -> list[str]:
+    lines = (ROOT / "images" / image / "requirements.txt").read_text(encoding="utf-8").splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 

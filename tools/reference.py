@@ -8,7 +8,6 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,7 @@ from kfp_distributed.pipelines.train_and_export import train_and_export
 from kfp_distributed.storage.dataset import Column, DatasetManifest
 from kfp_distributed.storage.kubeflow.kfp_backend import RELIANCES
 from kfp_distributed.storage.model import ModelManifest
-from kfp_distributed.trainers.programs.program import ELASTIC, FOLDERS, TRAINERS, parse_program
-from kfp_distributed.trainers.training_parameters import TrainingParameters
+from kfp_distributed.trainers.programs.program import ELASTIC, FOLDERS, TRAINERS, parameters_of, parse_program
 
 ROOT = Path(__file__).parents[1]
 
@@ -77,7 +75,8 @@ def generated_parts(root: Path = ROOT) -> dict[str, Callable[[], str]]:
         "distribution keys": describe_distribution_keys,
         "split keys": describe_split_keys,
         "trainers": describe_trainers,
-        "training parameters": describe_training_parameters,
+        "training parameters": lambda: describe_training_parameters("keras_classifier"),
+        "language parameters": lambda: describe_training_parameters("language_model"),
         "describe of train": lambda: describe_modules(root / "components" / "train" / "describe"),
         "run of train": lambda: describe_modules(root / "components" / "train" / "run"),
         "tell of train": lambda: describe_modules(root / "components" / "train" / "tell"),
@@ -195,17 +194,17 @@ def describe_attributes(described: type) -> str:
     return table(("key", "meaning"), [(f"`{name}`", meaning) for name, meaning in attributes.items()])
 
 
-def describe_training_parameters() -> str:
-    """Return the table of the parameters of the built-in trainers."""
-    meanings = section_of(TrainingParameters.__doc__ or "", "attributes")
+def describe_training_parameters(trainer: str) -> str:
+    """Return the table of the parameters of a built-in trainer."""
+    meanings = section_of(parameters_of(trainer).__doc__ or "", "attributes")
     rows = [
         (
-            f"`{field.name}`",
-            f"`{field.type}`",
-            f"`{json.dumps(default)}`",
-            meanings[field.name].partition(" Default:")[0],
+            f"`{parameter.name}`",
+            f"`{parameter.type}`",
+            "needed" if parameter.required else f"`{json.dumps(parameter.default)}`",
+            meanings[parameter.name].partition(" Default:")[0],
         )
-        for field, default in zip(fields(TrainingParameters), asdict(TrainingParameters()).values(), strict=True)
+        for parameter in parse_program({"trainer": trainer}).parameters
     ]
     return table(("parameter", "type", "default", "meaning"), rows)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 
-IMAGES = ("steps", "evaluate", "tensorflow", "horovod", "pytorch", "horovod-pytorch")
+IMAGES = ("steps", "evaluate", "tensorflow", "horovod", "pytorch", "horovod-pytorch", "language-model")
 """Folders of images/ whose names the release lists."""
 
 _VERSION = re.compile(r'^VERSION = "(.+)"$', re.MULTILINE)

@@ -8,8 +8,8 @@ from transformers.trainer_utils import get_last_checkpoint
 from kfp_distributed.trainers.hugging_face import StoredMetrics
 from kfp_distributed.trainers.language_rows import language_rows
 from kfp_distributed.trainers.language_training.adapters import save_merged
-from kfp_distributed.trainers.language_training.language_parameters import LanguageModelParameters
 from kfp_distributed.trainers.language_training.supervised_tuning import describe_tokens, supervised_tuning
+from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
 
 
 def language_model(

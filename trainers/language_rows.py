@@ -41,6 +41,15 @@ def language_rows(folder: str) -> list[dict[str, Any]]:
     return rows
 
 
+def check_language_rows(manifest: DatasetManifest) -> None:
+    """Check that a dataset has the columns of conversations, prompts or texts.
+
+    Raises:
+        ValueError: It has other columns.
+    """
+    _row(dict.fromkeys(column.name for column in manifest.columns), manifest)
+
+
 def _row(row: dict[str, Any], manifest: DatasetManifest) -> dict[str, Any]:
     match row:
         case {"messages": messages} | {"conversations": messages}:

@@ -3,10 +3,7 @@
 from __future__ import annotations  # The type of a field is its text, as in the signature of a user's function.
 
 from dataclasses import dataclass, field
-from typing import Literal
-
-MAY_BE_ZERO = ("seed", "patience")
-"""Parameters that may be 0. All other numbers must be more than 0."""
+from typing import ClassVar, Literal
 
 
 @dataclass(frozen=True)
@@ -29,7 +26,12 @@ class TrainingParameters:
             "val_loss". Default: "".
         patience: Number of consecutive epochs without a better metric after which the training ends. 0 trains all
             epochs. Default: 0.
+        may_be_zero: Parameters that may be 0. All other numbers must be more than 0.
+        below_one: Parameters that must be less than 1.
     """
+
+    may_be_zero: ClassVar = ("seed", "patience")
+    below_one: ClassVar = ()
 
     epochs: int | None = None
     batch_size: int = 32

@@ -22,8 +22,8 @@ from kfp_distributed.trainers.programs.requirements import REPLICA_KINDS, checke
     "--replicas-image",
     multiple=True,
     metavar="[KIND=]IMAGE",
-    help="Image of replicas whose train_specification names none. KIND is tensorflow, horovod, pytorch or "
-    "horovod-pytorch. Default: all kinds. Can be repeated.",
+    help="Image of replicas whose train_specification names none. KIND is tensorflow, horovod, pytorch, "
+    "horovod-pytorch or language-model. Default: all kinds. Can be repeated.",
 )
 @click.option("--package", default="", help="Requirement or URL by which pip installs the library.")
 @click.option(

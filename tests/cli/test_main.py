@@ -127,6 +127,7 @@ class TestCompile:
                     "KFP_DISTRIBUTED_HOROVOD_IMAGE": "replicas:1",
                     "KFP_DISTRIBUTED_PYTORCH_IMAGE": "replicas:1",
                     "KFP_DISTRIBUTED_HOROVOD_PYTORCH_IMAGE": "replicas:1",
+                    "KFP_DISTRIBUTED_LANGUAGE_MODEL_IMAGE": "replicas:1",
                 },
             ),
             (
@@ -165,7 +166,7 @@ class TestCompile:
             (
                 "jax=jax:1",
                 "--replicas-image: 'jax' is not a kind of replica images; allowed are tensorflow, horovod, pytorch, "
-                "horovod-pytorch",
+                "horovod-pytorch, language-model",
             ),
             (
                 "horovod=NAME",

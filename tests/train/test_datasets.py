@@ -9,7 +9,7 @@ import pytest
 
 from kfp_distributed.components.train.run.launch import launch
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
-from kfp_distributed.components.train.run.training_request.datasets import check_datasets
+from kfp_distributed.components.train.run.training_request.datasets import check_datasets, check_trainable
 from kfp_distributed.components.train.run.training_request.request import Request, plan_job
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard
 from kfp_distributed.storage.files import sha256_of
@@ -82,7 +82,7 @@ NUMBER, NO_LABEL = Label("price", (), "regression", 5.0, 2.0), Label("", task="n
 )
 def test_a_built_in_trainer_refuses_what_only_a_function_can_read(train, message):
     with pytest.raises(ValueError, match=f"train_dataset: .*{message}"):
-        check_datasets(train, None, 1, "torch_classifier")
+        check_trainable(train, "torch_classifier", {})
     validation = replace(train, shards=tuple(replace(shard, sha256=VALIDATION) for shard in train.shards))
     assert check_datasets(train, validation, 1) == []
 
@@ -124,11 +124,37 @@ def test_the_step_refuses_a_choice_of_the_epoch_that_the_datasets_cannot_have(tm
 def test_datasets_of_numbers_fit_whatever_their_scale():
     other = unlabelled(SIZE, label=replace(NUMBER, mean=6.0))
     validation = replace(other, shards=(replace(other.shards[0], sha256=VALIDATION),))
-    assert check_datasets(unlabelled(SIZE, label=NUMBER), validation, 1, "keras_classifier") == []
+    assert check_datasets(unlabelled(SIZE, label=NUMBER), validation, 1) == []
     with pytest.raises(ValueError, match="train_parameters of keras_classifier: class_weights is 'balanced'"):
-        check_datasets(other, None, 1, "keras_classifier", "balanced")
+        check_trainable(other, "keras_classifier", {"class_weights": "balanced"})
     with pytest.raises(ValueError, match="the task is 'regression', in the training data 'classification'"):
-        check_datasets(manifest_of(SIZE), validation, 1, "keras_classifier")
+        check_datasets(manifest_of(SIZE), validation, 1)
+
+
+def kept(*names):
+    return unlabelled(*(Column(name, "kept", "string") for name in names), label=NO_LABEL)
+
+
+@pytest.mark.parametrize(
+    ("names", "loss_on", "allowed"),
+    [
+        (["messages"], "completion", "auto, assistant, all"),
+        (["prompt", "completion"], "assistant", "auto, completion, all"),
+        (["instruction", "input", "output"], "assistant", "auto, completion, all"),
+        (["text"], "assistant", "auto, all"),
+    ],
+)
+def test_the_rows_of_a_language_model_have_the_tokens_whose_loss_counts(names, loss_on, allowed):
+    for choice in allowed.split(", "):
+        check_trainable(kept(*names), "language_model", {"loss_on": choice})
+    with pytest.raises(ValueError, match=f"loss_on is '{loss_on}', and .*{names[0]}.* allowed for them: {allowed}$"):
+        check_trainable(kept(*names), "language_model", {"loss_on": loss_on})
+
+
+@pytest.mark.parametrize("train", [manifest_of(SIZE, AGE), kept("prompt", "answer")])
+def test_a_language_model_learns_from_conversations_prompts_and_texts_alone(train):
+    with pytest.raises(ValueError, match=r"^train_dataset: .* has the columns .*; allowed are messages, conversations"):
+        check_trainable(train, "language_model", {})
 
 
 def print_columns(validation_dir, model_dir):

@@ -54,7 +54,7 @@ def test_an_environment_with_horovod_runs_mpi_programs(home, monkeypatch):
 
 
 def test_horovod_with_pytorch_is_a_separate_environment(home, tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match=r"torch_horovod needs horovod-pytorch.* KFP_\w+_HOROVOD_PYTORCH_PYTHON"):
+    with pytest.raises(ValueError, match=r"torch_horovod needs horovod and torch, .* KFP_\w+_HOROVOD_PYTORCH_PYTHON"):
         find_python({"trainer": "torch_horovod"}, "MPI")
     folder = home.parents[1] / "horovod-pytorch" / "bin"
     folder.parent.mkdir()

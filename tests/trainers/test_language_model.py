@@ -17,8 +17,8 @@ from kfp_distributed.components.train.run.launch import launch
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.trainers import train_specification
-from kfp_distributed.trainers.language_training.language_parameters import micro_batches
 from kfp_distributed.trainers.language_training.update_order import update_order
+from kfp_distributed.trainers.programs.language_parameters import micro_batches
 
 pytestmark = pytest.mark.takes(40)
 
@@ -32,7 +32,7 @@ def conversation(number):
     return {"messages": [{"role": role, "content": content} for role, content in said]}
 
 
-def tune(
+def killed(
     train_dir: str,
     validation_dir: str,
     model_dir: str,
@@ -48,7 +48,7 @@ def tune(
     from pathlib import Path
 
     from kfp_distributed.trainers import hugging_face, language_model
-    from kfp_distributed.trainers.language_training.language_parameters import LanguageModelParameters
+    from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
 
     class DyingMetrics(hugging_face.StoredMetrics):
         def on_step_end(self, args: object, state: object, control: object, **others: object) -> object:
@@ -95,7 +95,9 @@ def train(folder):
             validation_uri=str(folder / "validation_dataset"),
             model_uri=str(place / "model"),
             checkpoint_uri=str(place / "checkpoints"),
-            train_specification=train_specification(tune, rows="all"),
+            train_specification=train_specification(killed, rows="all")
+            if dies
+            else train_specification("language_model"),
             train_parameters={
                 "base_model": str(folder / "tiny-llama"),
                 "batch_size": 16,
@@ -113,7 +115,7 @@ def train(folder):
         )
         lines = []
         with pytest.MonkeyPatch.context() as patch:
-            for image in ("PYTORCH", "TENSORFLOW"):
+            for image in ("PYTORCH", "LANGUAGE_MODEL"):
                 patch.setenv(f"KFP_DISTRIBUTED_{image}_PYTHON", str(environment("torch2")))
             outcome = launch(request, LocalRunner(), into(lines))
         (rows,) = outcome.metrics.values()
@@ -183,7 +185,7 @@ def test_all_parameters_can_be_trained(train):
 COUNTED = """
 import json, sys
 from kfp_distributed.trainers.language_rows import language_rows
-from kfp_distributed.trainers.language_training.language_parameters import LanguageModelParameters
+from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
 from kfp_distributed.trainers.language_training.supervised_tuning import supervised_tuning
 rows = language_rows(sys.argv[1])[:2]
 prompts = [{"prompt": row["messages"][:2], "completion": row["messages"][2:]} for row in rows]

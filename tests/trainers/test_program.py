@@ -237,7 +237,7 @@ def test_a_name_that_cannot_be_an_option_of_a_command_is_refused(name):
     assert check_parameters(parse_program({"command": ["main"]}), {"batch-size.2_x": 1}) == {"batch-size.2_x": 1}
 
 
-@pytest.mark.parametrize("trainer", TRAINERS)
+@pytest.mark.parametrize("trainer", [name for name in TRAINERS if name != "language_model"])
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
@@ -258,6 +258,27 @@ def test_the_error_names_a_value_that_is_not_allowed(trainer, wrong, reason):
         check_parameters(program, wrong)
     accepted = {"hidden_units": [], "seed": 0, "scale_learning_rate": False, "class_weights": "balanced"}
     accepted |= {"keep": "best", "metric": "loss", "patience": 0, "epochs": None}
+    assert check_parameters(program, accepted) == accepted
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"base_model": 1}, "base_model is 1; allowed is str"),
+        ({"epochs": 0}, "epochs is 0; allowed is more than 0"),
+        ({"micro_batch_size": -1}, "micro_batch_size is -1; allowed is 0 or more than 0"),
+        ({"warmup_ratio": 1}, "warmup_ratio is 1.0; allowed is 0 or more than 0, and less than 1"),
+        ({"lora_dropout": 1.5}, "lora_dropout is 1.5; allowed is 0 or more than 0, and less than 1"),
+        ({"method": "prefix"}, "method is 'prefix'; allowed is Literal['lora', 'full']"),
+    ],
+)
+def test_the_parameters_of_a_language_model_have_their_own_ranges(wrong, reason):
+    program = parse_program({"trainer": "language_model"})
+    with pytest.raises(ValueError, match=re.escape(f"train_parameters of language_model: {reason}")):
+        check_parameters(program, {"base_model": "/models/base", **wrong})
+    with pytest.raises(ValueError, match="train_parameters: language_model needs base_model"):
+        check_parameters(program, {})
+    accepted = {"base_model": "/m", "learning_rate": 0.0, "warmup_ratio": 0.5, "packing": True, "export": "both"}
     assert check_parameters(program, accepted) == accepted
 
 
@@ -282,7 +303,7 @@ def test_command_line():
 
 @pytest.mark.parametrize("text", ["python train.py", "./train.py"])
 def test_a_command_that_is_one_text_gets_a_hint(text):
-    hint = r'trainer is .* torch_horovod; or a command, as a list of words such as \["python", "train.py"\]'
+    hint = r'trainer is .* language_model; or a command, as a list of words such as \["python", "train.py"\]'
     with pytest.raises(ValueError, match=hint):
         train_specification(text)
     with pytest.raises(ValueError, match=hint):

@@ -5,7 +5,7 @@ from pathlib import Path
 from peft import LoraConfig, PeftModel
 from transformers import PreTrainedModel
 
-from kfp_distributed.trainers.language_training.language_parameters import LanguageModelParameters
+from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
 
 
 def adapter_config(parameters: LanguageModelParameters) -> LoraConfig | None:

@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from trl import SFTConfig, SFTTrainer
 
 from kfp_distributed.trainers.language_training.adapters import adapter_config
-from kfp_distributed.trainers.language_training.language_parameters import LanguageModelParameters, micro_batches
 from kfp_distributed.trainers.language_training.update_order import update_order
+from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters, micro_batches
 
 _TENTH = 0.1
 

@@ -3,18 +3,20 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from importlib.resources import files
 from typing import Any, NoReturn
 
+from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
 from kfp_distributed.trainers.programs.signature import Parameter, read_signature
-from kfp_distributed.trainers.training_parameters import MAY_BE_ZERO, TrainingParameters
+from kfp_distributed.trainers.training_parameters import TrainingParameters
 
 TRAINERS = {
     "keras_classifier": ("Job", "TF"),
     "keras_horovod": ("MPI",),
     "torch_classifier": ("Job", "PyTorch"),
     "torch_horovod": ("MPI",),
+    "language_model": ("Job", "PyTorch"),
 }
 """The built-in trainers, and the types of job that each one supports. Each is a function in the module of its name."""
 
@@ -24,10 +26,8 @@ ELASTIC = ("keras_horovod", "torch_classifier")
 FOLDERS = ("train_dir", "validation_dir", "model_dir", "checkpoint_dir", "metrics_dir", "tensorboard_dir")
 """Names of the local folders that a program receives. A train_parameter must not have one of these names."""
 
-_DEFAULTS = TrainingParameters()
-_OF_TRAINERS = tuple(
-    Parameter(field.name, str(field.type), False, getattr(_DEFAULTS, field.name)) for field in fields(_DEFAULTS)
-)
+LANGUAGE_MODEL = "language_model"
+"""The built-in trainer of language models. The others learn to predict a label."""
 
 ROWS = ("download", "stream", "all")
 """How a function or command gets training rows: those of its rank as Parquet files ("download") or by `rows` while it
@@ -46,7 +46,7 @@ class Program:
         parameters: Parameters of the function, without the folders.
         folders: Those of FOLDERS that are parameters of the function; all of them for a command.
         others: Type of additional train_parameters, which a command and `**kwargs` accept; None if none are accepted.
-        rows: How a function or command gets its training rows, one of ROWS.
+        rows: How the program gets its training rows, one of ROWS.
     """
 
     kind: str
@@ -57,6 +57,25 @@ class Program:
     folders: tuple[str, ...] = FOLDERS
     others: Parameter | None = None
     rows: str = ROWS[0]
+
+    @property
+    def reads_store(self) -> bool:
+        """Whether it is a trainer that reads its rows from the store itself, and stores its checkpoints there."""
+        return self.kind == "trainer" and self.rows == "stream"
+
+
+def parameters_of(trainer: str) -> type[TrainingParameters | LanguageModelParameters]:
+    """Return the class of the parameters of a built-in trainer."""
+    return LanguageModelParameters if trainer == LANGUAGE_MODEL else TrainingParameters
+
+
+def _parameters_of(trainer: str) -> tuple[Parameter, ...]:
+    own = []
+    for field in fields(parameters_of(trainer)):
+        is_required = field.default is MISSING and field.default_factory is MISSING
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        own.append(Parameter(field.name, str(field.type), is_required, None if is_required else default))
+    return tuple(own)
 
 
 def parse_program(specification: Mapping[str, Any] | str) -> Program:
@@ -106,7 +125,7 @@ def parse_program(specification: Mapping[str, Any] | str) -> Program:
     own = tuple(parameter for parameter in parameters if parameter.name not in FOLDERS)
     if kind == "trainer":
         assert [parameter.name for parameter in own] == ["parameters"], f"{name}() must have folders and parameters"
-        own = _OF_TRAINERS
+        own, rows = _parameters_of(name), "all" if name == LANGUAGE_MODEL else "stream"
     return Program(kind, name, source, (), own, folders, others, rows)
 
 
@@ -121,8 +140,8 @@ def check_parameters(program: Program, parameters: Mapping[str, Any] | str | Non
         parameters: The dict, or its JSON text. None means no parameters.
 
     Raises:
-        ValueError: A parameter is missing, unknown or of the wrong type, or a number of a built-in trainer is not
-            positive. The message names the parameter and what is allowed.
+        ValueError: A parameter is missing, unknown or of the wrong type, or a number of a built-in trainer is out of
+            its range. The message names the parameter and what is allowed.
     """
     values = _read_dict("train_parameters", parameters)
     known, others = _by_name(program), program.others
@@ -138,7 +157,7 @@ def check_parameters(program: Program, parameters: Mapping[str, Any] | str | Non
     try:
         converted = {name: _parameter(program, name).convert(value) for name, value in values.items()}
         for name, value in converted.items() if program.kind == "trainer" else ():
-            _check_range(name, value)
+            _check_range(parameters_of(program.name), name, value)
     except ValueError as error:
         raise ValueError(f"train_parameters of {program.name}: {error}") from None
     return converted
@@ -154,7 +173,7 @@ def function_arguments(program: Program, parameters: Mapping[str, Any]) -> dict[
         parameters: Checked train_parameters, as JSON.
     """
     arguments = {name: _parameter(program, name).argument(value) for name, value in parameters.items()}
-    return {"parameters": TrainingParameters(**arguments)} if program.kind == "trainer" else arguments
+    return {"parameters": parameters_of(program.name)(**arguments)} if program.kind == "trainer" else arguments
 
 
 def _by_name(program: Program) -> dict[str, Parameter]:
@@ -166,17 +185,18 @@ def _parameter(program: Program, name: str) -> Parameter:
     return _by_name(program).get(name) or Parameter(name, others.type if others else "")
 
 
-def _check_range(name: str, value: Any) -> None:  # noqa: ANN401
-    """Check that a number of a built-in trainer is positive, or 0 if the parameter is one of MAY_BE_ZERO.
+def _check_range(parameters: type[TrainingParameters | LanguageModelParameters], name: str, value: Any) -> None:  # noqa: ANN401
+    """Check that a number of a built-in trainer is in its range.
 
     Raises:
         ValueError: It is not.
     """
     values = value if isinstance(value, list) else [value]
     numbers = [number for number in values if not isinstance(number, bool | str | None)]
-    may_be_zero = name in MAY_BE_ZERO
-    if any(number < 0 or (number == 0 and not may_be_zero) for number in numbers):
-        raise ValueError(f"{name} is {value!r}; allowed is {'0 or ' * may_be_zero}more than 0")
+    may_be_zero, is_below_one = name in parameters.may_be_zero, name in parameters.below_one
+    if any(number < 0 or (number == 0 and not may_be_zero) or (is_below_one and not number < 1) for number in numbers):
+        below = ", and less than 1" * is_below_one
+        raise ValueError(f"{name} is {value!r}; allowed is {'0 or ' * may_be_zero}more than 0{below}")
 
 
 def check_batch(batch_size: int, ranks: int) -> None:

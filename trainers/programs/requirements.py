@@ -33,10 +33,15 @@ class Requirements(NamedTuple):
     alone: tuple[str, ...] = ()
 
 
-REPLICA_KINDS = ("tensorflow", "horovod", "pytorch", "horovod-pytorch")
+REPLICA_KINDS = ("tensorflow", "horovod", "pytorch", "horovod-pytorch", "language-model")
 """Kinds of images for replicas: those in images/ but of the steps. Each has a variable, see `variable_of`."""
 
-_IMAGES = {"keras_horovod": "horovod", "torch_classifier": "pytorch", "torch_horovod": "horovod-pytorch"}
+_IMAGES = {
+    "keras_horovod": "horovod",
+    "torch_classifier": "pytorch",
+    "torch_horovod": "horovod-pytorch",
+    "language_model": "language-model",
+}
 """Images, of those in images/, of the trainers that do not run in a stock image. Pip would install 7 GB of PyTorch."""
 
 # Inputs by the names of columns are added to the exported network.
@@ -77,7 +82,7 @@ def replica_images(default: str = "", by_kind: Mapping[str, str] | None = None) 
 
     Args:
         default: Image of all kinds; "" for none.
-        by_kind: Image by kind: "tensorflow", "horovod", "pytorch" or "horovod-pytorch". Default: none.
+        by_kind: Image by kind, one of REPLICA_KINDS. Default: none.
 
     Raises:
         ValueError: A kind or the name of an image is not valid.

@@ -211,7 +211,7 @@ def _run_program(replica: ThisReplica, folders: Mapping[str, Path], reject_check
             whether the next start gets another one.
     """
     job, program = replica.job, replica.program
-    if program.kind != "trainer":
+    if not program.reads_store:
         threading.Thread(target=folder_uploads.poll_folders, daemon=True).start()
     termination = begin(job, replica.name, replica.leads) if replica.is_needed else None
     try:
@@ -224,7 +224,7 @@ def _run_program(replica: ThisReplica, folders: Mapping[str, Path], reject_check
         folder_uploads.flush(by_program=False)
         sharded_uploads.finish(seconds_to_finish(1))
         # SystemExit is a decision of the program. A trainer's rows that cannot be read are no fault of the checkpoint.
-        is_of_rows = program.kind == "trainer" and isinstance(error, StorageError)
+        is_of_rows = program.reads_store and isinstance(error, StorageError)
         if replica.elastic or is_of_rows or not isinstance(error, Exception) or not reject_checkpoint():
             raise
         print_error(error)
@@ -278,7 +278,7 @@ def fetch_data(
 ) -> DatasetManifest:
     """Create the folders of the program, and download its part of the training rows.
 
-    A built-in trainer gets the manifest alone, because it reads its rows from the store.
+    A program that streams gets the manifest alone, because it reads its rows from the store.
 
     Args:
         job: The job.
@@ -293,7 +293,7 @@ def fetch_data(
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
     manifest, train = fetch_manifest(job.train_uri, STORE_SECONDS), folders["train_dir"]
-    if program.kind == "trainer" or program.rows == "stream":
+    if program.rows == "stream":
         streamed = replace(manifest, shards_uri=manifest.shards_uri or job.train_uri)
         write_part(train, streamed, *(reads or (0, 0)))
         return manifest

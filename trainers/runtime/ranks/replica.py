@@ -60,11 +60,12 @@ class ThisReplica:
         """Index of the part of the validation rows to download, and number of parts; None for no rows.
 
         The ranks of a PyTorch trainer score a part each. With a Keras trainer the leader, or else the evaluator, scores
-        all rows. A function gets all rows if it has a parameter for their folder, and a command always.
+        all rows. `language_model` gets all rows in each rank, and so does a function that has a parameter for their
+        folder, and a command always.
         """
         if "validation_dir" not in self.program.folders:
             return None
-        if self.program.kind == "trainer" and not self.elastic:
+        if self.program.reads_store and not self.elastic:
             if self.program.name.startswith("torch_"):
                 return self.reads
             return (0, 1) if self.leads or self.role == "evaluator" else None

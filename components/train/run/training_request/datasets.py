@@ -8,35 +8,27 @@ from kfp_distributed.storage.alignment import align
 from kfp_distributed.storage.dataset import DatasetManifest, width
 from kfp_distributed.storage.provenance import find_contamination, training_data
 from kfp_distributed.trainers.epochs.best_epoch import choose_epoch
+from kfp_distributed.trainers.language_rows import check_language_rows
+from kfp_distributed.trainers.programs.program import LANGUAGE_MODEL
 from kfp_distributed.trainers.runtime.data_loading.target import weights_of_classes
 from kfp_distributed.trainers.training_parameters import TrainingParameters
 
 
-def check_datasets(
-    train: DatasetManifest,
-    validation: DatasetManifest | None,
-    ranks: int,
-    trainer: str = "",
-    class_weights: str = "none",
-) -> list[str]:
+def check_datasets(train: DatasetManifest, validation: DatasetManifest | None, ranks: int) -> list[str]:
     """Check that the datasets of a training fit together and have a row for each rank.
 
     Args:
         train: Manifest of the training data.
         validation: Manifest of the validation data, whose columns may be in another order; None without such data.
         ranks: Number of ranks that read training rows.
-        trainer: Name of the built-in trainer. Default: "", a program of the user.
-        class_weights: Parameter of the trainer. Default: "none".
 
     Returns:
         Warnings, a line each.
 
     Raises:
         ValueError: There are too few rows, or the tasks, the columns, their types or vocabularies, or the classes
-            differ, or the built-in trainer cannot learn from the dataset.
+            differ.
     """
-    if trainer:
-        _check_trainable(train, trainer, class_weights)
     if train.rows < ranks:
         raise ValueError(
             f"train_dataset: {train.rows} rows are too few for {ranks} ranks that read it; use fewer workers"
@@ -83,12 +75,25 @@ def check_choice(
         raise ValueError(f"train_parameters of {trainer}: {error}") from None
 
 
-def _check_trainable(train: DatasetManifest, trainer: str, class_weights: str) -> None:
+def check_trainable(train: DatasetManifest, trainer: str, parameters: Mapping[str, Any]) -> None:
     """Check that a built-in trainer can learn from a dataset.
 
+    Args:
+        train: Manifest of the training data.
+        trainer: Name of the trainer.
+        parameters: Its checked parameters.
+
     Raises:
-        ValueError: The dataset has no label, or a column without a form as numbers, or no classes to be weighted.
+        ValueError: The dataset has no label, or a column without a form as numbers, or no classes to be weighted. For
+            `language_model`, it has no rows for language models, or not the tokens whose loss is to count.
     """
+    if trainer == LANGUAGE_MODEL:
+        try:
+            check_language_rows(train)
+        except ValueError as error:
+            raise ValueError(f"train_dataset: {error}") from None
+        _check_loss_on(train, parameters.get("loss_on", "auto"))
+        return
     if train.label.task == "none":
         raise ValueError(
             f'train_dataset: the dataset has no label, because it was prepared with the task "none", and {trainer} '
@@ -100,6 +105,18 @@ def _check_trainable(train: DatasetManifest, trainer: str, class_weights: str) -
     except ValueError as error:
         raise ValueError(f"train_dataset: {trainer} takes numbers, categories and tensors; {error}") from None
     try:
-        weights_of_classes(train, class_weights)
+        weights_of_classes(train, parameters.get("class_weights", "none"))
     except ValueError as error:
         raise ValueError(f"train_parameters of {trainer}: {error}") from None
+
+
+def _check_loss_on(train: DatasetManifest, loss_on: str) -> None:
+    names = {column.name for column in train.columns}
+    has_completions = {"prompt", "completion"} <= names or {"instruction", "output"} <= names
+    has_messages = bool({"messages", "conversations"} & names)
+    allowed = ["auto", *["completion"] * has_completions, *["assistant"] * has_messages, "all"]
+    if loss_on not in allowed:
+        raise ValueError(
+            f"train_parameters of {LANGUAGE_MODEL}: loss_on is {loss_on!r}, and train_dataset has the columns "
+            f"{', '.join(sorted(names))}; allowed for them: {', '.join(allowed)}"
+        )

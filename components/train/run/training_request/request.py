@@ -13,12 +13,18 @@ from kfp_distributed.components.train.describe.specification import Distribution
 from kfp_distributed.components.train.describe.task_path import TaskPath
 from kfp_distributed.components.train.describe.topology import Topology, plan_topology
 from kfp_distributed.components.train.describe.training_job import TrainingJob
-from kfp_distributed.components.train.run.training_request.datasets import check_choice, check_datasets
+from kfp_distributed.components.train.run.training_request.datasets import (
+    check_choice,
+    check_datasets,
+    check_trainable,
+)
 from kfp_distributed.components.train.run.training_request.resume import CHECKPOINTS, METRICS
 from kfp_distributed.storage.shards import fetch_manifest
 from kfp_distributed.storage.uri import join_uri, parse_uri, uri_beside
+from kfp_distributed.trainers.programs.language_parameters import micro_batches
 from kfp_distributed.trainers.programs.program import (
     ELASTIC,
+    LANGUAGE_MODEL,
     TRAINERS,
     Program,
     check_batch,
@@ -89,14 +95,12 @@ def plan_job(request: Request) -> TrainingJob:
         for uri in (request.train_uri, request.validation_uri, request.model_uri, request.checkpoint_uri)
     )
     train, validation = fetch_manifest(train_uri), fetch_manifest(validation_uri) if validation_uri else None
-    warnings = check_datasets(
-        train,
-        validation,
-        1 if program.rows == "all" else ranks,
-        *((program.name, parameters.get("class_weights", "none")) if program.kind == "trainer" else ()),
-    )
-    if program.kind == "trainer":
-        check_choice(parameters, program.name, train, validation)
+    trainer = program.name if program.kind == "trainer" else ""
+    if trainer:
+        check_trainable(train, trainer, parameters)
+    warnings = check_datasets(train, validation, 1 if program.rows == "all" else ranks)
+    if program.reads_store:
+        check_choice(parameters, trainer, train, validation)
     name = request.job_name
     beside_model = uri_beside(model_uri, "checkpoints")
     folder = join_uri(checkpoint_uri or beside_model, name)
@@ -149,19 +153,21 @@ def _most_ranks(topology: Topology, specification: DistributionSpecification) ->
 def _check_batch(
     program: Program, parameters: Mapping[str, Any], ranks: int, specification: DistributionSpecification
 ) -> None:
-    """Check that an update of a built-in trainer has a row for each rank.
+    """Check that an update of a built-in trainer has a row for each rank, and that `language_model` can divide it.
 
     Raises:
-        ValueError: It has not.
+        ValueError: It has not, or cannot.
     """
     # With parameter servers, an update belongs to one worker.
     if program.kind != "trainer" or specification.number_of_parameter_servers:
         return
     # A process of keras_classifier uses all of its GPUs. In the other trainers, each rank uses one.
     devices = max(1, specification.worker_gpus) if program.name == "keras_classifier" else 1
-    defaults = {parameter.name: parameter.default for parameter in program.parameters}
+    values = {parameter.name: parameter.default for parameter in program.parameters} | {**parameters}
     try:
-        check_batch({**defaults, **parameters}["batch_size"], ranks * devices)
+        check_batch(values["batch_size"], ranks * devices)
+        if program.name == LANGUAGE_MODEL:
+            micro_batches(values["batch_size"], values["micro_batch_size"], ranks)
     except ValueError as error:
         raise ValueError(f"train_parameters of {program.name}: {error}") from None
 

@@ -12,7 +12,12 @@ from kfp_distributed.components.train.describe.mpirun import UNLESS_TRAINED, ela
 from kfp_distributed.components.train.describe.specification import DistributionSpecification
 from kfp_distributed.trainers.programs.requirements import image_name, variable_of
 
-_MODULES = {"horovod": "horovod", "pytorch": "torch"}
+_MODULES = {
+    "horovod": ("horovod",),
+    "pytorch": ("torch",),
+    "horovod-pytorch": ("horovod", "torch"),
+    "language-model": ("torch", "transformers", "trl", "peft"),
+}
 
 
 def find_python(program: Mapping[str, Any], distribution_type: str) -> str:
@@ -28,7 +33,7 @@ def find_python(program: Mapping[str, Any], distribution_type: str) -> str:
     if os.environ.get(variable):
         return os.environ[variable]
     # A folder of that name in the working directory has a spec, too, but no origin.
-    specs = [find_spec(_MODULES[framework]) for framework in name.split("-") if framework]
+    specs = [find_spec(module) for module in _MODULES.get(name, ())]
     if all(spec and spec.origin for spec in specs):
         return sys.executable
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -37,9 +42,13 @@ def find_python(program: Mapping[str, Any], distribution_type: str) -> str:
         return str(environment_python)
     if "trainer" not in program:  # A function or command may not need the framework.
         return sys.executable
+    way = "run `make environments` in a checkout of kfp-distributed"
+    if name == "language-model":
+        way = "run pip install 'kfp-distributed[language-model]' for it"
     raise ValueError(
-        f"train_specification: {program['trainer']} needs {name}, which is not installed in this Python; run "
-        f"`make environments` in a checkout of kfp-distributed, or set {variable} to a Python that has it"
+        f"train_specification: {program['trainer']} needs {' and '.join(_MODULES[name])}, and this Python lacks "
+        f"{'one of them' if len(specs) > 1 else 'it'}; {way}, or set {variable} to a Python that has the packages of "
+        f"images/{name}/requirements.txt"
     )
 
 

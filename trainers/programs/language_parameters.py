@@ -3,7 +3,7 @@
 from __future__ import annotations  # The type of a field is its text, as in the signature of a user's function.
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 LEARNING_RATES = {"lora": 2e-4, "full": 2e-5}
 """Learning rate of each method if none is set: that of the adapters in QLoRA (Dettmers et al. 2023), and of most models
@@ -45,7 +45,15 @@ class LanguageModelParameters:
         checkpoint_steps: Updates between two checkpoints. 0 is a tenth of all. Default: 0.
         export: What becomes the model: the "adapter", the "merged" model, or "both". Default: "adapter".
         seed: Seed of the adapter, of dropout and of the order of the rows. Default: 0.
+        may_be_zero: Parameters that may be 0. All other numbers must be more than 0.
+        below_one: Parameters that must be less than 1.
     """
+
+    may_be_zero: ClassVar = (
+        *("micro_batch_size", "learning_rate", "warmup_ratio", "weight_decay", "lora_dropout", "evaluate_steps"),
+        *("checkpoint_steps", "seed"),
+    )
+    below_one: ClassVar = ("warmup_ratio", "lora_dropout")
 
     base_model: str
     method: Literal["lora", "full"] = "lora"
