@@ -213,6 +213,42 @@ def test_the_tokens_whose_loss_counts(folder, tmp_path, library_archive):
         assert all("You add." in text and "It is" in text for text in texts[name]), name
 
 
+EXACT = """
+import json, sys
+from kfp_distributed.trainers.language_training.language_parameters import LanguageModelParameters
+from kfp_distributed.trainers.language_training.supervised_tuning import supervised_tuning
+rows, template = json.loads(sys.argv[1]), "{{ messages | tojson }}{{ tools | tojson }}"
+parameters = LanguageModelParameters(sys.argv[2], batch_size=1, max_length=4096, chat_template=template)
+trainer = supervised_tuning(parameters, rows, [], "checkpoints", 1)
+tokenizer = trainer.processing_class
+given = [(row.get("messages") or row["prompt"] + row["completion"], row["tools"]) for row in rows]
+print(json.dumps([
+    [tokenizer.apply_chat_template(messages, tools=tools)["input_ids"] for messages, tools in given],
+    [row["input_ids"] for row in trainer.train_dataset],
+]))
+"""
+
+
+def called(**arguments):
+    call = {"type": "function", "function": {"name": "f", "arguments": arguments}}
+    return [{"role": "user", "content": "Go"}, {"role": "assistant", "tool_calls": [call]}]
+
+
+@pytest.mark.parametrize("form", ["messages", "prompts"])
+def test_the_tokens_are_those_of_each_row_alone(form, folder, tmp_path, library_archive):
+    rows = [called(city="Rome"), called(a=1.2345678901234567, b={"c": 2**70}), called(a="Rome")]
+    rows.append([{"role": "user", "content": [{"type": "text", "text": "Go"}]}, {"role": "assistant", "content": "x"}])
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": "number"}}}}}]
+    given = [{"messages": row} if form == "messages" else {"prompt": row[:1], "completion": row[1:]} for row in rows]
+    given = [{**row, "tools": value, "image": 3} for row, value in zip(given, (tools, [], None, tools), strict=True)]
+    program = forked(environment("torch2"), "-c", EXACT, json.dumps(given), folder / "tiny-llama")
+    variables = {**os.environ, "PYTHONPATH": str(library_archive)}
+    process = subprocess.run(program, check=False, capture_output=True, text=True, cwd=tmp_path, env=variables)
+    assert process.returncode == 0, process.stderr
+    expected, found = json.loads(process.stdout.splitlines()[-1])
+    assert found == expected
+
+
 def test_a_folder_without_a_model_is_refused(train):
     with pytest.raises(Exception, match=r"base_model is '/absent', which is no folder with config\.json"):
         train(base_model="/absent")
