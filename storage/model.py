@@ -27,8 +27,8 @@ class ModelManifest:
 
     Attributes:
         format: Format of the model, as `find_format` names it: "onnx", "saved_model" (of TensorFlow), "keras",
-            "torch_export", "torchscript", "safetensors", or "custom" for any other. Older manifests have "files" for
-            all but the first two.
+            "torch_export", "torchscript", "hugging_face", "safetensors", or "custom" for any other. Older manifests
+            have "files" for all but the first two.
         files: All files except the manifest, sorted by path.
         metrics: Final metrics of the training, such as {"epoch": 15, "accuracy": 0.97}. "epoch" is the number of the
             epoch after which the model was saved. Only built-in trainers record it.
@@ -42,6 +42,8 @@ class ModelManifest:
         signature: "inputs" and "outputs" of the model by name, each with "dtype" and "shape", as the file has them.
             None in a shape is a free size. None instead of a shape means any number of axes. TorchScript has no types
             and shapes: "dtype" is "float32" and "shape" None. It is {} if unknown, see the reference of the trainers.
+        base: What `language_model` has tuned: "kind" of the model ("adapter", "merged", "both" or "full"), address
+            "base_model" of the model that it comes from, and the "sha256" of that model. {} for other models.
     """
 
     format: str = "saved_model"
@@ -53,6 +55,7 @@ class ModelManifest:
     training_data: tuple[Mapping[str, Any], ...] = ()
     request: str = ""
     signature: Mapping[str, Any] = field(default_factory=dict)
+    base: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return the text of the manifest."""

@@ -14,7 +14,9 @@ FORMATS: Mapping[str, str] = {
 }
 """The formats that steps can run, by the file that identifies each. A model with several of them has the first one."""
 
-SAFETENSORS, CUSTOM = "safetensors", "custom"
+HUGGING_FACE, SAFETENSORS, CUSTOM = "hugging_face", "safetensors", "custom"
+
+_CONFIGURATIONS = {"config.json", "adapter_config.json"}
 
 SERVED_FILES = ("model.onnx", "model.pt", "saved_model.pb")
 """Files that a model server loads from the folder of a version: ONNX and TorchScript by Triton, SavedModels by
@@ -29,15 +31,18 @@ def format_of(paths: Iterable[str]) -> str:
     names = {*paths}
     if found := next((name for file, name in FORMATS.items() if file in names), ""):
         return found
-    return SAFETENSORS if any(re.fullmatch(r"[^/]*\.safetensors", name) for name in names) else CUSTOM
+    if not any(re.fullmatch(r"[^/]*\.safetensors", name) for name in names):
+        return CUSTOM
+    return HUGGING_FACE if names & _CONFIGURATIONS else SAFETENSORS
 
 
 def find_format(folder: Path) -> str:
     """Return the format of the model in a folder.
 
     Returns:
-        The first format of `FORMATS` whose file is in the folder, else "safetensors" if it has a file *.safetensors,
-        else "custom". Files in subfolders do not count, nor does a model.pt of `torch.save`, which has weights only.
+        The first format of `FORMATS` whose file is in the folder. Else, if it has a file *.safetensors, "hugging_face"
+        beside config.json or adapter_config.json, and "safetensors" otherwise. Else "custom". Files in subfolders do
+        not count, nor does a model.pt of `torch.save`, which has weights only.
     """
     names = {path.name for path in folder.iterdir() if path.is_file()}
     if "model.pt" in names and not is_torchscript(folder / "model.pt"):

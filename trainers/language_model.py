@@ -1,5 +1,6 @@
 """The trainer `language_model`: supervised fine-tuning of a language model, of an adapter or of all parameters."""
 
+import json
 import os
 from pathlib import Path
 
@@ -8,8 +9,15 @@ from transformers.trainer_utils import get_last_checkpoint
 from kfp_distributed.trainers.hugging_face import StoredMetrics
 from kfp_distributed.trainers.language_rows import language_rows
 from kfp_distributed.trainers.language_training.adapters import save_merged
-from kfp_distributed.trainers.language_training.supervised_tuning import describe_tokens, supervised_tuning
+from kfp_distributed.trainers.language_training.base_folder import base_folder, content_hash
+from kfp_distributed.trainers.language_training.supervised_tuning import (
+    SupervisedTuning,
+    describe_tokens,
+    supervised_tuning,
+)
+from kfp_distributed.trainers.programs.base_model import parse_hub
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
+from kfp_distributed.trainers.runtime.job_description import BASE_MODEL
 
 
 def language_model(
@@ -37,7 +45,8 @@ def language_model(
     validation = language_rows(validation_dir) if validation_dir else []
     ranks = int(os.environ.get("WORLD_SIZE", 1))
     rows, newest = language_rows(train_dir), get_last_checkpoint(checkpoint_dir)
-    trainer = supervised_tuning(parameters, rows, validation, checkpoint_dir, ranks)
+    base = base_folder(parameters.base_model)
+    trainer = supervised_tuning(parameters, base, rows, validation, checkpoint_dir, ranks)
     trainer.add_callback(StoredMetrics(trainer, metrics_dir))
     if trainer.is_world_process_zero():
         print(f"{len(rows):,} rows, {describe_tokens(trainer)}; {ranks} ranks", flush=True)
@@ -45,7 +54,11 @@ def language_model(
     trainer.train(resume_from_checkpoint=newest)
     if not trainer.is_world_process_zero():
         return
-    adapts, folder = parameters.method == "lora", Path(model_dir)
+    _save(trainer, parameters, base, Path(model_dir))
+
+
+def _save(trainer: SupervisedTuning, parameters: LanguageModelParameters, base: Path, folder: Path) -> None:
+    adapts = parameters.method == "lora"
     if adapts and parameters.export in ("adapter", "both"):
         trainer.save_model(str(folder))
     if not adapts or parameters.export in ("merged", "both"):
@@ -54,3 +67,10 @@ def language_model(
         trainer.processing_class.save_pretrained(merged)
     for pickled in folder.rglob("training_args.bin"):
         pickled.unlink()
+    for file in folder.glob("adapter_config.json"):  # The folder of this replica is of no use to others.
+        hub = parse_hub(parameters.base_model)
+        named = {"base_model_name_or_path": hub.name if hub else parameters.base_model}
+        named |= {"revision": hub.revision} if hub else {}
+        file.write_text(json.dumps(json.loads(file.read_text()) | named, indent=2))
+    described = {"kind": parameters.export if adapts else "full", "base_model": parameters.base_model}
+    (folder / BASE_MODEL).write_text(json.dumps(described | {"sha256": content_hash(base)}, indent=1))

@@ -21,9 +21,9 @@ def language_rows(folder: str) -> list[dict[str, Any]]:
     | instruction, input and output of Alpaca | the same as lists of messages, the prompt with the input below |
     | text | {"text": ...} |
 
-    All rows are in memory. `IterableDataset.from_generator(lambda: iter(rows))` of the library datasets hands them to trl
-    as they are. `Dataset.from_list` adds keys of other rows, such as the arguments of other calls, and refuses values of
-    several types.
+    All rows are in memory. `IterableDataset.from_generator(lambda: iter(rows))` of the library datasets hands them to
+    trl as they are. `Dataset.from_list` adds keys of other rows, such as the arguments of other calls, and refuses
+    values of several types.
 
     Args:
         folder: Folder of the dataset, such as train_dir. With `rows="all"` of train_specification, it has all rows.

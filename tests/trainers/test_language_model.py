@@ -166,8 +166,18 @@ print(json.dumps({"difference": (adapted - merged).abs().max().item(), "files": 
 """
 
 
-def test_the_merged_model_answers_as_the_adapter_and_nothing_is_a_pickle(train):
-    _, model, _ = train(export="both")
+def test_the_merged_model_answers_as_the_adapter_and_nothing_is_a_pickle(train, folder):
+    address = f"file://{folder}/tiny-llama"
+    _, model, log = train(export="both", base_model=address)
+    assert f"fetching the model {address}" in log
+    manifest = json.loads((model / "model.json").read_text())
+    described = {"kind": "both", "base_model": address, "sha256": content_hash(folder / "tiny-llama")}
+    assert (manifest["format"], manifest["base"]) == ("hugging_face", described)
+    configuration = json.loads((model / "adapter_config.json").read_text())
+    assert configuration["base_model_name_or_path"] == address
+    (model / "adapter_config.json").write_text(
+        json.dumps(configuration | {"base_model_name_or_path": str(folder / "tiny-llama")})
+    )
     program = forked(environment("torch2"), "-c", MERGED, model)
     found = json.loads(subprocess.run(program, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
     assert found["difference"] < 1e-5
@@ -184,6 +194,7 @@ def test_all_parameters_can_be_trained(train):
 
 COUNTED = """
 import json, sys
+from pathlib import Path
 from kfp_distributed.trainers.language_rows import language_rows
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
 from kfp_distributed.trainers.language_training.supervised_tuning import supervised_tuning
@@ -193,7 +204,7 @@ texts = {}
 for name, given, loss_on in (("auto", rows, "auto"), ("all", rows, "all"), ("assistant", rows, "assistant"),
                              ("completion", prompts, "auto"), ("prompts", prompts, "all")):
     parameters = LanguageModelParameters(sys.argv[2], batch_size=2, loss_on=loss_on)
-    trainer = supervised_tuning(parameters, given, [], "checkpoints", 1)
+    trainer = supervised_tuning(parameters, Path(sys.argv[2]), given, [], "checkpoints", 1)
     labels = next(iter(trainer.get_train_dataloader()))["labels"]
     texts[name] = sorted(trainer.processing_class.decode(row[row >= 0]) for row in labels)
 print(json.dumps([texts, [row["messages"] for row in rows]]))
@@ -215,11 +226,12 @@ def test_the_tokens_whose_loss_counts(folder, tmp_path, library_archive):
 
 EXACT = """
 import json, sys
-from kfp_distributed.trainers.language_training.language_parameters import LanguageModelParameters
+from pathlib import Path
+from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
 from kfp_distributed.trainers.language_training.supervised_tuning import supervised_tuning
 rows, template = json.loads(sys.argv[1]), "{{ messages | tojson }}{{ tools | tojson }}"
 parameters = LanguageModelParameters(sys.argv[2], batch_size=1, max_length=4096, chat_template=template)
-trainer = supervised_tuning(parameters, rows, [], "checkpoints", 1)
+trainer = supervised_tuning(parameters, Path(sys.argv[2]), rows, [], "checkpoints", 1)
 tokenizer = trainer.processing_class
 given = [(row.get("messages") or row["prompt"] + row["completion"], row["tools"]) for row in rows]
 print(json.dumps([
@@ -249,9 +261,24 @@ def test_the_tokens_are_those_of_each_row_alone(form, folder, tmp_path, library_
     assert found == expected
 
 
-def test_a_folder_without_a_model_is_refused(train):
-    with pytest.raises(Exception, match=r"base_model is '/absent', which is no folder with config\.json"):
-        train(base_model="/absent")
+def test_a_tuned_model_can_be_tuned_and_is_checked(train):
+    """A model of `train` has the SHA-256 of its files."""
+    _, model, _ = train(export="merged")
+    rows, tuned, _ = train(base_model=f"file://{model}", method="full", learning_rate=1e-3)
+    assert json.loads((tuned / "model.json").read_text())["base"]["kind"] == "full"
+    assert rows[-1]["loss"] < rows[0]["loss"]
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\0")  # It was 3F of 1.0.
+    with pytest.raises(Exception, match=r"model\.safetensors.*the object is damaged or was replaced"):
+        train(base_model=f"file://{model}")
+
+
+def content_hash(folder):
+    """Return the SHA-256 that a manifest has of a model, as a stranger would compute it: by sha256sum."""
+    lines = subprocess.run(
+        "sha256sum * | sha256sum", shell=True, check=True, capture_output=True, text=True, cwd=folder
+    )
+    return lines.stdout.split()[0]
 
 
 @pytest.mark.parametrize(

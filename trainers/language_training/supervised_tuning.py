@@ -57,20 +57,12 @@ class SupervisedTuning(SFTTrainer):  # type: ignore[misc]  # Its types are those
         return UpdateSampler(rows, size, arguments.seed)
 
 
-def load_base(folder: str, chat_template: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_base(folder: Path, chat_template: str, method: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Return the model and the tokenizer of a folder. Nothing is downloaded, and no code of the folder runs.
 
-    The weights have 16 bits on a GPU that computes with bfloat16, and else 32 bits.
-
-    Raises:
-        ValueError: The folder has no model.
+    Weights that are not trained have 16 bits on a GPU that computes with bfloat16, and else 32 bits.
     """
-    if not Path(folder, "config.json").exists():
-        raise ValueError(
-            f"base_model is {folder!r}, which is no folder with config.json in this replica: save a model there with "
-            "save_pretrained, and name the full path of the folder"
-        )
-    kind = torch.bfloat16 if has_bfloat16() else torch.float32
+    kind = torch.bfloat16 if method == "lora" and has_bfloat16() else torch.float32
     known = {"local_files_only": True, "trust_remote_code": False}
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=kind, use_safetensors=True, **known)
     tokenizer = AutoTokenizer.from_pretrained(folder, **known)
@@ -112,6 +104,7 @@ def _dataset(rows: Sequence[dict[str, Any]]) -> Dataset:
 
 def supervised_tuning(
     parameters: LanguageModelParameters,
+    base: Path,
     rows: Sequence[dict[str, Any]],
     validation: Sequence[dict[str, Any]],
     checkpoint_dir: str,
@@ -121,6 +114,7 @@ def supervised_tuning(
 
     Args:
         parameters: The parameters.
+        base: Folder of the model.
         rows: All training rows, in each rank, as `language_rows` returns them.
         validation: Validation rows; [] for none.
         checkpoint_dir: Folder of its checkpoints.
@@ -129,7 +123,7 @@ def supervised_tuning(
     Raises:
         ValueError: The model, the rows and the parameters do not fit.
     """
-    model, tokenizer = load_base(parameters.base_model, parameters.chat_template)
+    model, tokenizer = load_base(base, parameters.chat_template, parameters.method)
     size, accumulation = micro_batches(parameters.batch_size, parameters.micro_batch_size, ranks)
     on_gpu = torch.cuda.is_available()
     arguments = SFTConfig(

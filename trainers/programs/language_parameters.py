@@ -18,7 +18,8 @@ class LanguageModelParameters:
     """Parameters of the trainer `language_model`, the values of train_parameters.
 
     Attributes:
-        base_model: Folder of the model in each replica, with config.json, weights as safetensors, and a tokenizer.
+        base_model: The model, with config.json, weights as safetensors, and a tokenizer: an address such as
+            s3://bucket/model, hf://OWNER/NAME@REVISION, or the full path of a folder of each replica.
         method: "lora" trains an adapter, "full" all parameters. Default: "lora".
         epochs: Number of passes over all rows, including those of a checkpoint. Default: 1.
         batch_size: Rows in one update of the weights, over all ranks. Default: 32.

@@ -37,6 +37,7 @@ from kfp_distributed.trainers.runtime.job_description import (
     PEER_LOST,
     PREEMPTED,
     PROGRAM_CODE_RESERVED,
+    REPLICA_FOLDER_VARIABLE,
     REPLICA_VARIABLE,
     STORE_AWAY,
     STORE_FAILED,
@@ -133,6 +134,7 @@ def _run_replica() -> int:
 def _set_variables(replica: ThisReplica, starts_ranks: bool, folders: Mapping[str, Path]) -> None:
     """Set all environment variables of this process and of the command that it runs."""
     os.environ[REPLICA_VARIABLE] = replica.name
+    os.environ.setdefault(REPLICA_FOLDER_VARIABLE, str(Path.cwd()))  # Ranks get that of what starts them.
     if starts_ranks:  # They set their own. This process keeps reading the heartbeat.
         os.environ.pop(LOST_SECONDS_VARIABLE, None)
         return

@@ -17,6 +17,9 @@ LOST_SECONDS_VARIABLE = "KFP_DISTRIBUTED_LAUNCHER_LOST_SECONDS"
 GRACE_VARIABLE = "KFP_DISTRIBUTED_GRACE_SECONDS"
 """Environment variable with termination_grace_seconds, after which the kubelet kills a container."""
 
+REPLICA_FOLDER_VARIABLE = "KFP_DISTRIBUTED_REPLICA_FOLDER"
+"""Environment variable with the working directory of the replica, which its ranks share."""
+
 REPLICA_VARIABLE = "KFP_DISTRIBUTED_REPLICA"
 """Environment variable with the name of the replica, such as "worker-0"."""
 
@@ -53,6 +56,9 @@ TRAINING_METRICS = "training.json"
 EVALUATOR_METRICS = "evaluator.json"
 TRAINING_DATA = "training-data.json"
 """File beside the metrics with the datasets that trained the checkpoints, as in model.json."""
+
+BASE_MODEL = "base_model.json"
+"""File of a model that was fine-tuned, with the attribute `base` of its manifest."""
 
 TENSORBOARD = "tensorboard"
 """Folder beside the metrics with the logs for TensorBoard."""

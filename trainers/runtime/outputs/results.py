@@ -22,6 +22,7 @@ from kfp_distributed.trainers.runtime.checkpoints.completeness import RenamedFil
 from kfp_distributed.trainers.runtime.checkpoints.snapshots import Snapshot, leave_out
 from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import save_checkpoint
 from kfp_distributed.trainers.runtime.job_description import (
+    BASE_MODEL,
     EVALUATOR_METRICS,
     STORE_SECONDS,
     TENSORBOARD,
@@ -135,8 +136,10 @@ def save_model(job: JobDescription, manifest: DatasetManifest, folder: Path, met
     label = asdict(manifest.label)
     name = find_format(folder)
     signature = served_signature(folder, name)
-    model_manifest = ModelManifest(name, files, metrics, job.name, columns, label, trained, job.request, signature)
-    store.write(MODEL_MANIFEST, model_manifest.to_json().encode())
+    file = folder / BASE_MODEL
+    base = json.loads(file.read_text()) if job.program.get("trainer") and file.exists() else {}
+    model = ModelManifest(name, files, metrics, job.name, columns, label, trained, job.request, signature, base)
+    store.write(MODEL_MANIFEST, model.to_json().encode())
     epoch = f" of epoch {metrics['epoch']:g}" if "epoch" in metrics else ""
     print(f"model{epoch} saved to {job.model_uri}", flush=True)
 

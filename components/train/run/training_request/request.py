@@ -19,8 +19,10 @@ from kfp_distributed.components.train.run.training_request.datasets import (
     check_trainable,
 )
 from kfp_distributed.components.train.run.training_request.resume import CHECKPOINTS, METRICS
+from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.shards import fetch_manifest
 from kfp_distributed.storage.uri import join_uri, parse_uri, uri_beside
+from kfp_distributed.trainers.programs.base_model import check_files, is_in_store, parse_hub
 from kfp_distributed.trainers.programs.language_parameters import micro_batches
 from kfp_distributed.trainers.programs.program import (
     ELASTIC,
@@ -98,6 +100,8 @@ def plan_job(request: Request) -> TrainingJob:
     trainer = program.name if program.kind == "trainer" else ""
     if trainer:
         check_trainable(train, trainer, parameters)
+    if trainer == LANGUAGE_MODEL:
+        _check_base_model(parameters["base_model"])
     warnings = check_datasets(train, validation, 1 if program.rows == "all" else ranks)
     if program.reads_store:
         check_choice(parameters, trainer, train, validation)
@@ -170,6 +174,25 @@ def _check_batch(
             micro_batches(values["batch_size"], values["micro_batch_size"], ranks)
     except ValueError as error:
         raise ValueError(f"train_parameters of {program.name}: {error}") from None
+
+
+def _check_base_model(address: str) -> None:
+    """Check that a model can be fetched: that one of a store is there, and that a folder is a full path.
+
+    Raises:
+        ValueError: It cannot.
+        StorageError: The store cannot be read.
+    """
+    try:
+        if is_in_store(address):
+            check_files(address, [entry.key for entry in open_store(address).list()])
+        elif not parse_hub(address) and not Path(address).is_absolute():
+            raise ValueError(
+                f"base_model is {address!r}; allowed are an address such as s3://bucket/model, "
+                "hf://OWNER/NAME@REVISION, and the full path of a folder of each replica"
+            )
+    except ValueError as error:
+        raise ValueError(f"train_parameters of {LANGUAGE_MODEL}: {error}") from None
 
 
 def label_value(text: str) -> str:

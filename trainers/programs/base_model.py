@@ -1,0 +1,85 @@
+"""Addresses of the language models that are fine-tuned, and the files that they need (pure)."""
+
+import re
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+NEEDED: Mapping[str, tuple[str, ...]] = {
+    "config.json": ("config.json",),
+    "weights as *.safetensors": ("*.safetensors",),
+    "tokenizer (tokenizer.json or tokenizer.model)": (
+        "tokenizer.json",
+        "tokenizer.model",
+        "vocab.json",
+        "spiece.model",
+    ),
+}
+"""What the folder of a model must have, with the patterns of the files of which it must have one."""
+
+PATTERNS = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model")
+"""Files of a model that are fetched: no pickles, and no code."""
+
+_HUB = re.compile(r"hf://(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
+
+
+class HubModel(NamedTuple):
+    """A model of the Hugging Face Hub.
+
+    Attributes:
+        name: OWNER/NAME.
+        revision: A commit, tag or branch.
+    """
+
+    name: str
+    revision: str
+
+
+def parse_hub(address: str) -> HubModel | None:
+    """Return the model of an address hf://OWNER/NAME@REVISION; None for other addresses.
+
+    Raises:
+        ValueError: The address has another form.
+    """
+    if not address.startswith("hf://"):
+        return None
+    found = _HUB.fullmatch(address)
+    if not found or not found["revision"]:
+        raise ValueError(
+            f"base_model is {address!r}; write hf://OWNER/NAME@REVISION, with a commit or tag as revision, so that the "
+            "same pipeline trains the same model"
+        )
+    return HubModel(found["name"], found["revision"])
+
+
+def is_in_store(address: str) -> bool:
+    """Return whether a base_model is the address of an object store or of a shared folder, such as s3://bucket/model."""
+    return "://" in address and not address.startswith("hf://")
+
+
+def is_fetched(path: str) -> bool:
+    """Return whether a file of a model, by its path in the folder, is fetched. Files in subfolders are not."""
+    return "/" not in path and _has_any([path], PATTERNS)
+
+
+def _has_any(names: Iterable[str], patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+def check_files(address: str, paths: Iterable[str]) -> None:
+    """Check that a folder has a model.
+
+    Args:
+        address: Address of the folder, for the error.
+        paths: Paths of its files in the folder.
+
+    Raises:
+        ValueError: A file is missing.
+    """
+    names = {*paths}
+    missing = [what for what, patterns in NEEDED.items() if not _has_any(names, patterns)]
+    if missing:
+        raise ValueError(
+            f"base_model is {address!r}, which has no {' and no '.join(missing)}: save the model and its tokenizer "
+            "there with save_pretrained"
+        )
