@@ -10,6 +10,7 @@ from kfp_distributed.trainers.hugging_face import StoredMetrics
 from kfp_distributed.trainers.language_rows import language_rows
 from kfp_distributed.trainers.language_training.adapters import save_merged
 from kfp_distributed.trainers.language_training.base_folder import base_folder, content_hash
+from kfp_distributed.trainers.language_training.rank_checks import check_gpus
 from kfp_distributed.trainers.language_training.supervised_tuning import (
     SupervisedTuning,
     describe_tokens,
@@ -42,11 +43,11 @@ def language_model(
         metrics_dir: Folder for training.json of rank 0.
         parameters: Its parameters.
     """
+    check_gpus()
     validation = language_rows(validation_dir) if validation_dir else []
     ranks = int(os.environ.get("WORLD_SIZE", 1))
     rows, newest = language_rows(train_dir), get_last_checkpoint(checkpoint_dir)
-    base = base_folder(parameters.base_model)
-    trainer = supervised_tuning(parameters, base, rows, validation, checkpoint_dir, ranks)
+    trainer = supervised_tuning(parameters, rows, validation, checkpoint_dir, ranks)
     trainer.add_callback(StoredMetrics(trainer, metrics_dir))
     if trainer.is_world_process_zero():
         print(f"{len(rows):,} rows, {describe_tokens(trainer)}; {ranks} ranks", flush=True)
@@ -54,10 +55,10 @@ def language_model(
     trainer.train(resume_from_checkpoint=newest)
     if not trainer.is_world_process_zero():
         return
-    _save(trainer, parameters, base, Path(model_dir))
+    _save(trainer, parameters, Path(model_dir))
 
 
-def _save(trainer: SupervisedTuning, parameters: LanguageModelParameters, base: Path, folder: Path) -> None:
+def _save(trainer: SupervisedTuning, parameters: LanguageModelParameters, folder: Path) -> None:
     adapts = parameters.method == "lora"
     if adapts and parameters.export in ("adapter", "both"):
         trainer.save_model(str(folder))
@@ -73,4 +74,6 @@ def _save(trainer: SupervisedTuning, parameters: LanguageModelParameters, base: 
         named |= {"revision": hub.revision} if hub else {}
         file.write_text(json.dumps(json.loads(file.read_text()) | named, indent=2))
     described = {"kind": parameters.export if adapts else "full", "base_model": parameters.base_model}
-    (folder / BASE_MODEL).write_text(json.dumps(described | {"sha256": content_hash(base)}, indent=1))
+    (folder / BASE_MODEL).write_text(
+        json.dumps(described | {"sha256": content_hash(base_folder(parameters.base_model))}, indent=1)
+    )

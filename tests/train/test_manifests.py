@@ -210,6 +210,14 @@ def test_a_tf_job_without_parameter_servers_has_only_workers():
     }
 
 
+def with_gpus(number, template):
+    """Return a template whose replica is told the number of its GPUs, after the grace period."""
+    template = deepcopy(template)
+    (container,) = template["spec"]["containers"]
+    container["env"].insert(5, {"name": "KFP_DISTRIBUTED_GPUS", "value": str(number)})
+    return template
+
+
 def test_the_manifest_of_a_pytorch_job():
     manifest = manifest_of(job("PyTorch", number_of_workers=3, worker_gpus=2, launcher_cpus=2))
     del manifest["metadata"]["annotations"][HASH_ANNOTATION]
@@ -225,12 +233,12 @@ def test_the_manifest_of_a_pytorch_job():
                 "Master": {
                     "replicas": 1,
                     "restartPolicy": "ExitCode",
-                    "template": template("pytorch", limits(cpu="2", **gpus)),
+                    "template": with_gpus(2, template("pytorch", limits(cpu="2", **gpus))),
                 },
                 "Worker": {
                     "replicas": 3,
                     "restartPolicy": "ExitCode",
-                    "template": template("pytorch", limits(**gpus)),
+                    "template": with_gpus(2, template("pytorch", limits(**gpus))),
                 },
             },
         },

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+from functools import partial
 from types import SimpleNamespace
 
 import make_tiny_llama
@@ -194,7 +195,6 @@ def test_all_parameters_can_be_trained(train):
 
 COUNTED = """
 import json, sys
-from pathlib import Path
 from kfp_distributed.trainers.language_rows import language_rows
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
 from kfp_distributed.trainers.language_training.supervised_tuning import supervised_tuning
@@ -204,7 +204,7 @@ texts = {}
 for name, given, loss_on in (("auto", rows, "auto"), ("all", rows, "all"), ("assistant", rows, "assistant"),
                              ("completion", prompts, "auto"), ("prompts", prompts, "all")):
     parameters = LanguageModelParameters(sys.argv[2], batch_size=2, loss_on=loss_on)
-    trainer = supervised_tuning(parameters, Path(sys.argv[2]), given, [], "checkpoints", 1)
+    trainer = supervised_tuning(parameters, given, [], "checkpoints", 1)
     labels = next(iter(trainer.get_train_dataloader()))["labels"]
     texts[name] = sorted(trainer.processing_class.decode(row[row >= 0]) for row in labels)
 print(json.dumps([texts, [row["messages"] for row in rows]]))
@@ -226,12 +226,11 @@ def test_the_tokens_whose_loss_counts(folder, tmp_path, library_archive):
 
 EXACT = """
 import json, sys
-from pathlib import Path
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
 from kfp_distributed.trainers.language_training.supervised_tuning import supervised_tuning
 rows, template = json.loads(sys.argv[1]), "{{ messages | tojson }}{{ tools | tojson }}"
 parameters = LanguageModelParameters(sys.argv[2], batch_size=1, max_length=4096, chat_template=template)
-trainer = supervised_tuning(parameters, Path(sys.argv[2]), rows, [], "checkpoints", 1)
+trainer = supervised_tuning(parameters, rows, [], "checkpoints", 1)
 tokenizer = trainer.processing_class
 given = [(row.get("messages") or row["prompt"] + row["completion"], row["tools"]) for row in rows]
 print(json.dumps([
@@ -279,6 +278,43 @@ def content_hash(folder):
         "sha256sum * | sha256sum", shell=True, check=True, capture_output=True, text=True, cwd=folder
     )
     return lines.stdout.split()[0]
+
+
+GPUS = """
+from kfp_distributed.trainers.language_training.rank_checks import check_gpus
+check_gpus({})
+check_gpus({"KFP_DISTRIBUTED_GPUS": "4"})
+"""
+ALONE = """
+import sys, time
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+from kfp_distributed.trainers.language_training.rank_checks import check_ranks
+rank = int(sys.argv[2])
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=2)
+check_ranks(torch.device("cpu"))
+print("answered", flush=True)
+time.sleep(600) if rank else check_ranks(torch.device("cpu"), 0.5)
+"""
+
+
+def test_missing_gpus_and_ranks_that_do_not_answer_are_named(tmp_path, library_archive):
+    variables = {**os.environ, "PYTHONPATH": str(library_archive)}
+    run = partial(subprocess.Popen, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    program = [*forked(environment("torch2"), "-c", ALONE, tmp_path / "store")]
+    with run([*program, "1"]) as other:
+        with run([*program, "0"]) as first:
+            output, error = first.communicate()
+        other.kill()
+    assert output == "answered\n"
+    assert "rank 0 of 2 had no answer of all others within 0.5 s over gloo: network policies must" in error
+    done = subprocess.run(
+        forked(environment("torch2"), "-c", GPUS), check=False, env=variables, capture_output=True, text=True
+    )
+    assert re.search(
+        r"ValueError: worker_gpus is 4, but PyTorch finds 0 GPUs.* is built without CUDA: use", done.stderr
+    )
 
 
 @pytest.mark.parametrize(

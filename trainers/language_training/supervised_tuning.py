@@ -17,6 +17,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from trl import SFTConfig, SFTTrainer
 
 from kfp_distributed.trainers.language_training.adapters import adapter_config
+from kfp_distributed.trainers.language_training.base_folder import base_folder
+from kfp_distributed.trainers.language_training.rank_checks import check_ranks
 from kfp_distributed.trainers.language_training.update_order import update_order
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters, micro_batches
 
@@ -104,7 +106,6 @@ def _dataset(rows: Sequence[dict[str, Any]]) -> Dataset:
 
 def supervised_tuning(
     parameters: LanguageModelParameters,
-    base: Path,
     rows: Sequence[dict[str, Any]],
     validation: Sequence[dict[str, Any]],
     checkpoint_dir: str,
@@ -114,16 +115,16 @@ def supervised_tuning(
 
     Args:
         parameters: The parameters.
-        base: Folder of the model.
         rows: All training rows, in each rank, as `language_rows` returns them.
         validation: Validation rows; [] for none.
         checkpoint_dir: Folder of its checkpoints.
         ranks: Number of ranks.
 
     Raises:
-        ValueError: The model, the rows and the parameters do not fit.
+        ValueError: There is no model, or it, the rows and the parameters do not fit.
+        RuntimeError: The ranks do not reach each other.
+        StorageError: The model cannot be fetched.
     """
-    model, tokenizer = load_base(base, parameters.chat_template, parameters.method)
     size, accumulation = micro_batches(parameters.batch_size, parameters.micro_batch_size, ranks)
     on_gpu = torch.cuda.is_available()
     arguments = SFTConfig(
@@ -154,6 +155,8 @@ def supervised_tuning(
         ddp_find_unused_parameters=False,
         save_only_model=False,
     )
+    check_ranks(arguments.device)
+    model, tokenizer = load_base(base_folder(parameters.base_model), parameters.chat_template, parameters.method)
     return SupervisedTuning(
         model,
         args=arguments,

@@ -17,6 +17,9 @@ LOST_SECONDS_VARIABLE = "KFP_DISTRIBUTED_LAUNCHER_LOST_SECONDS"
 GRACE_VARIABLE = "KFP_DISTRIBUTED_GRACE_SECONDS"
 """Environment variable with termination_grace_seconds, after which the kubelet kills a container."""
 
+GPUS_VARIABLE = "KFP_DISTRIBUTED_GPUS"
+"""Environment variable of a pod of type Job or PyTorch with the number of its GPUs, if it has any."""
+
 REPLICA_FOLDER_VARIABLE = "KFP_DISTRIBUTED_REPLICA_FOLDER"
 """Environment variable with the working directory of the replica, which its ranks share."""
 

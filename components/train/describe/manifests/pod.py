@@ -10,6 +10,7 @@ from kfp_distributed.components.train.describe.topology import Resources
 from kfp_distributed.components.train.describe.training_job import TrainingJob
 from kfp_distributed.library.packages import install_command
 from kfp_distributed.trainers.runtime.job_description import (
+    GPUS_VARIABLE,
     GRACE_VARIABLE,
     JOB_VARIABLE,
     LOST_SECONDS_VARIABLE,
@@ -149,6 +150,8 @@ def environment(job: TrainingJob, settings: ClusterSettings) -> list[Object]:
         GRACE_VARIABLE: str(job.specification.termination_grace_seconds),
         **job.pod_variables,
     }
+    if job.specification.worker_gpus and job.specification.distribution_type in ("Job", "PyTorch"):
+        values[GPUS_VARIABLE] = str(job.specification.worker_gpus)
     if job.specification.launcher_lost_timeout is not None:
         values[LOST_SECONDS_VARIABLE] = f"{job.specification.launcher_lost_timeout:.15g}"
     store = job.name + STORE_SUFFIX

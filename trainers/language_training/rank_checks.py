@@ -1,0 +1,62 @@
+"""Checks of the GPUs of a replica and of the network between the ranks, before a large model is loaded."""
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from kfp_distributed.trainers.runtime.job_description import GPUS_VARIABLE
+
+SECONDS = 60.0
+"""Time for which a rank waits for the others in `check_ranks`. With a network that works it takes a second."""
+
+
+def check_gpus(environment: Mapping[str, str] = os.environ) -> None:
+    """Check that PyTorch finds the GPUs of the replica, and one for each of its ranks.
+
+    Args:
+        environment: Environment variables.
+
+    Raises:
+        ValueError: It does not.
+    """
+    found, needed = torch.cuda.device_count(), int(environment.get(GPUS_VARIABLE) or 0)
+    ranks = int(environment.get("LOCAL_WORLD_SIZE") or 1)
+    if found < needed:
+        built = f"is built for CUDA {torch.version.cuda}" if torch.version.cuda else "is built without CUDA"
+        raise ValueError(
+            f"worker_gpus is {needed}, but PyTorch finds {found} GPUs. PyTorch {torch.__version__} of the image "
+            f"{built}: use an image with CUDA, of a version that the driver of the node supports (nvidia-smi shows it)"
+        )
+    if 0 < found < ranks:
+        raise ValueError(
+            f"slots_per_worker is {ranks}, but PyTorch finds {found} GPUs, and each rank needs one: set worker_gpus to "
+            f"{ranks}"
+        )
+
+
+def check_ranks(device: torch.device, seconds: float = SECONDS) -> None:
+    """Check that all ranks answer each other, if there are several.
+
+    Args:
+        device: Device of this rank.
+        seconds: Time to wait for them. Default: 60.
+
+    Raises:
+        RuntimeError: They do not.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        return
+    ranks = torch.ones(1, device=device)
+    try:
+        dist.all_reduce(ranks, async_op=True).wait(timedelta(seconds=seconds))
+        answered = int(ranks.item())
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"rank {dist.get_rank()} of {dist.get_world_size()} had no answer of all others within {seconds:g} s over "
+            f"{dist.get_backend()}: network policies must let the pods of the job reach each other on all ports, "
+            f"and NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names the network if a pod has several. {error}"
+        ) from None
+    assert answered == dist.get_world_size(), f"{answered} ranks answered"
