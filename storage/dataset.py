@@ -56,7 +56,9 @@ class Column:
         fill: Number that stands for a missing one: the median of the training split. The shards have it in the place
             of each gap. None if gaps stay, as NaN.
         source_type: "date" for a number that counts the days from 1970-01-01 to a date or time in UTC. Where the source
-            has texts that are no ISO dates, with their format for strptime, such as "date %d/%m/%Y". Else "".
+            has texts that are no ISO dates, with their format for strptime, such as "date %d/%m/%Y". Of kept texts,
+            "conversation" and "list<object>" are JSON texts, and a "required text" or an "optional text" is one of rows
+            for language models, of which the first is not empty. Else "".
         log_unit: Of numbers of several powers of ten. The built-in trainers take `log_values(number, log_unit)` in the
             place of each. None of all others.
         log_mean: Mean of these logarithms in a sample of the training split.

@@ -10,6 +10,8 @@ from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest
 
 __all__ = ["language_rows"]
 
+_JSON_KINDS = ("conversation", "list<object>")
+
 
 def language_rows(folder: str) -> list[dict[str, Any]]:
     """Return the rows of a dataset of conversations, prompts or texts, in a form that the trainers of trl take.
@@ -21,9 +23,12 @@ def language_rows(folder: str) -> list[dict[str, Any]]:
     | instruction, input and output of Alpaca | the same as lists of messages, the prompt with the input below |
     | text | {"text": ...} |
 
+    Rows also have the tools as a list of objects, None for no tools, and the columns that were kept because `columns`
+    has them.
+
     All rows are in memory. `IterableDataset.from_generator(lambda: iter(rows))` of the library datasets hands them to
-    trl as they are. `Dataset.from_list` adds keys of other rows, such as the arguments of other calls, and refuses
-    values of several types.
+    trl as they are, which then needs max_steps. `Dataset.from_list` adds keys of other rows, such as the arguments of
+    other calls, and refuses values of several types.
 
     Args:
         folder: Folder of the dataset, such as train_dir. With `rows="all"` of train_specification, it has all rows.
@@ -37,7 +42,9 @@ def language_rows(folder: str) -> list[dict[str, Any]]:
     for shard in manifest.shards:
         for row in pq.read_table(Path(folder, shard.path)).to_pylist():
             read = {
-                name: json.loads(row[name]) if kind == "conversation" else row[name] for name, kind in kinds.items()
+                # Some templates say that there are tools if the list is empty.
+                name: (json.loads(row[name] or "null") or None) if kind in _JSON_KINDS else row[name]
+                for name, kind in kinds.items()
             }
             rows.append(_row(read, manifest))
     return rows
@@ -54,15 +61,15 @@ def check_language_rows(manifest: DatasetManifest) -> None:
 
 def _row(row: dict[str, Any], manifest: DatasetManifest) -> dict[str, Any]:
     match row:
-        case {"messages": messages} | {"conversations": messages}:
-            return {"messages": messages}
-        case {"prompt": prompt, "completion": completion}:
-            return {"prompt": prompt, "completion": completion}
-        case {"instruction": instruction, "output": output}:
-            question = "\n\n".join(filter(None, (instruction, row.get("input"))))
-            return {"prompt": [_message("user", question)], "completion": [_message("assistant", output)]}
-        case {"text": text}:
-            return {"text": text}
+        case {"messages": _} | {"prompt": _, "completion": _}:
+            return row
+        case {"conversations": messages, **others}:
+            return {"messages": messages, **others}
+        case {"instruction": instruction, "output": output, **others}:
+            question = "\n\n".join(filter(None, (instruction, others.pop("input", None))))
+            return {"prompt": [_message("user", question)], "completion": [_message("assistant", output)], **others}
+        case {"text": _}:
+            return row
     raise ValueError(
         f"the dataset of {manifest.source} has the columns {list(row)}; allowed are messages, conversations, prompt "
         "and completion, instruction and output, or text: prepare_data keeps them from a source without a column label"

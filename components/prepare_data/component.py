@@ -45,9 +45,10 @@ def prepare_data(
             for numbers with fractions or more than 100 different whole numbers, else classification, and none without a
             label_column. The log says what was chosen and why. Default: "auto".
         columns: Kinds of columns that are not to be guessed, by name: "number", "category" (also of integer codes),
-            "date", "text", "binary", "list<float>", "list<int>", "list<text>" or "conversation". Texts, binary values,
-            lists and conversations are kept as they are, for functions of your own. After "date" may be a format of
-            Python's strptime. Example: {"zip": "category", "review": "text", "sold_on": "date %d/%m/%Y"}. Default: {}.
+            "date", "text", "binary", "list<float>", "list<int>", "list<text>", "list<object>" or "conversation". Texts,
+            binary values, lists and conversations are kept as they are, for functions of your own. After "date" may be
+            a format of Python's strptime. Example: {"zip": "category", "review": "text", "sold_on": "date %d/%m/%Y"}.
+            Default: {}.
         drop_columns: Names of the columns that are neither inputs nor the label, such as IDs. Example: ["id", "name"].
             Default: no columns.
         split: How the rows are divided. Keys: "validation_fraction" and "test_fraction" (fraction of the rows for that

@@ -62,6 +62,7 @@ class CsvFormat:
         usual_missing: Whether the usual texts, such as "NA", "null" and "nan", stand for a missing value, too.
         given: Names of the attributes that the user has set. The others may be found by the first rows of a file.
         blanks: "skip": blanks around values are no part of them. "separate": blanks separate the columns.
+        answers: Columns in which the usual texts are values. The step itself sets them, for rows of language models.
     """
 
     separator: str = ","
@@ -72,6 +73,7 @@ class CsvFormat:
     usual_missing: bool = True
     given: frozenset[str] = frozenset()
     blanks: Literal["", "skip", "separate"] = ""
+    answers: frozenset[str] = frozenset()
 
     @property
     def separation(self) -> Separation:
@@ -91,7 +93,11 @@ class CsvFormat:
     @property
     def trimmed_missing(self) -> list[str]:
         """The texts that stand for a missing value, without blanks around them."""
-        usual = USUAL_MISSING if self.usual_missing else [""]
+        return self.missing_in("")
+
+    def missing_in(self, name: str) -> list[str]:
+        """Return the texts that stand for a missing value in a column, without blanks around them."""
+        usual = USUAL_MISSING if self.usual_missing and name not in self.answers else [""]
         return [*usual, *(text.strip() for text in self.missing)]
 
 

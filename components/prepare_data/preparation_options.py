@@ -27,10 +27,12 @@ DECLARED_KINDS = (
     "list<float>",
     "list<int>",
     "list<text>",
+    "list<object>",
     "conversation",
 )
 DeclaredKind = str
-"""Kind of a column that a user has declared: one of DECLARED_KINDS, or "date FORM" with a form of dates."""
+"""Kind of a declared column: one of DECLARED_KINDS, "date FORM" with a form of dates, or one that the step itself sets
+for texts of rows for language models."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,6 @@ class Options:
             source or the dataset in like.
         image_shapes: Height, width and channels of columns of images that are not to be chosen by the images. The step
             itself sets them, from the first source or the dataset in like.
-        needed_texts: Kept texts that no row may lack. The step itself sets them, for rows of language models.
         decimal: Decimal sign of CSV files that do not show it; "" for a point. The step itself sets it, from the first
             source.
         time_form: Form of the dates of the time column; "" if its texts decide. The step itself sets it, from the first
@@ -85,7 +86,6 @@ class Options:
     like: DatasetManifest | None = None
     inputs: tuple[str, ...] = ()
     image_shapes: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
-    needed_texts: tuple[str, ...] = ()
     decimal: str = ""
     time_form: str = ""
     rare_classes: Literal["refuse", "drop"] = "refuse"
@@ -156,7 +156,8 @@ def parse_options(
 def _check_together(options: Options) -> None:
     """Check parameters that exclude each other."""
     check_split(vars(options), may_be_1=options.like is not None)
-    if options.label_column in options.drop_columns:
+    # Rows for language models need no label, so that a column of this name may be left out.
+    if options.label_column in options.drop_columns and options.label_column != Options.label_column:
         raise ValueError(f"drop_columns has {options.label_column!r}, which is the label_column: take it out")
     if not options.label_column and options.task not in (None, "none"):
         raise ValueError(f"label_column is empty, and the task {options.task!r} needs one: name the column to predict")

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from kfp_distributed.components.prepare_data.columns.conversations import CONVERSATION
 from kfp_distributed.components.prepare_data.columns.dates import form_of
-from kfp_distributed.components.prepare_data.columns.row_forms import needed_texts
 from kfp_distributed.components.prepare_data.columns.source import Source, SplitBy
 from kfp_distributed.components.prepare_data.columns.split_times import time_type_of_sources
 from kfp_distributed.components.prepare_data.pieces.piece_files import PIECE_BYTES, PieceFiles, Pieces
@@ -26,7 +24,7 @@ from kfp_distributed.components.prepare_data.sources.source_files import SourceF
 from kfp_distributed.components.prepare_data.sources.stored_files import SourcePath
 from kfp_distributed.components.prepare_data.tables.open_source import as_row_form, lines_about_missing, open_source
 from kfp_distributed.components.worker_pool.stored_tasks import StoredTasks
-from kfp_distributed.storage.dataset import Column, DatasetManifest, Task
+from kfp_distributed.storage.dataset import Column, Task
 
 _SPLITS = {"": DRAWN, "validation": VALIDATION, "test": TEST}
 _KINDS: Mapping[str, DeclaredKind] = {
@@ -95,7 +93,7 @@ def read_sources(
     logged: set[str] = set()
     attempt = 0
     if options.like:
-        options, reason = _options_like_dataset(options, options.like), "the dataset in like has it"
+        options, reason = options_like(options, options.like.columns), "the dataset in like has it"
     while True:
         main = open_source(sources[""], options, scratch, codes, task)
         if options.like:
@@ -173,12 +171,6 @@ def _like_main(files: SourceFiles | None, options: Options, scratch: Path, main:
     return replace(source, columns=main.columns, types=main.types)
 
 
-def _options_like_dataset(options: Options, like: DatasetManifest) -> Options:
-    """Return options with which a source is read as the source of a dataset was, with the texts that it needs."""
-    needed = () if like.label.name else needed_texts(like.columns)
-    return replace(options_like(options, like.columns), needed_texts=needed)
-
-
 def options_like(options: Options, columns: Sequence[Column]) -> Options:
     """Return options with which a source is read that has these columns."""
     shapes = {column.name: column.shape for column in columns if column.dtype == "uint8" and len(column.shape) == 3}
@@ -212,7 +204,7 @@ def _declared(columns: Iterable[Column]) -> dict[str, DeclaredKind]:
 
 def _kind(column: Column) -> DeclaredKind | None:
     if column.kind == "kept":
-        return CONVERSATION if column.source_type == CONVERSATION else _KINDS.get(column.dtype)
+        return column.source_type or _KINDS.get(column.dtype)
     if column.kind == "number":
         # Other rows may have few dates, whose form is not to be guessed from them.
         return f"date {form_of(column.source_type)}" if column.is_date else "number"

@@ -1,6 +1,7 @@
 """Rows for language models: their forms in all formats, and what the overview shows."""
 
 import json
+import re
 
 import pytest
 from language_tables import FORMATS, GOOD, ROWS, message, splits, turn, write
@@ -26,8 +27,7 @@ FORMS = {
 def test_the_form_of_the_rows_is_found_in_all_formats_and_gives_equal_datasets(form, run, tmp_path, capsys):
     rows, columns = FORMS[form]
     found = {}
-    # A CSV file of one column may be one with another separator.
-    for ending in ("jsonl", "parquet", "arrow", *(() if form == "text" else ("csv",))):
+    for ending in FORMATS:
         with_id = [{**row, **({} if form == "text" else {"id": number})} for number, row in enumerate(rows)]
         manifests = run(write(with_id, tmp_path / f"data.{ending}"), ending)
         found[ending] = splits(tmp_path, manifests, ending)
@@ -35,7 +35,9 @@ def test_the_form_of_the_rows_is_found_in_all_formats_and_gives_equal_datasets(f
         text += "\n" if form == "text" else "; left out are id."
         assert text in capsys.readouterr().out
         kinds = {column.name: column.source_type for column in manifests["train"].columns}
-        assert kinds == dict.fromkeys(columns.split(", "), "conversation" if form in ("messages", "ShareGPT") else "")
+        kind = "conversation" if form in ("messages", "ShareGPT") else "required text"
+        optional = {"input": "optional text"} if form == "Alpaca" else {}
+        assert kinds == dict.fromkeys(columns.split(", "), kind) | optional
     if form == "Alpaca":  # An empty cell of CSV is missing.
         for row in (row for rows in found["jsonl"].values() for row in rows):
             row["input"] = row["input"] or None
@@ -161,7 +163,7 @@ def test_prompts_and_completions_that_are_json_texts_of_messages_are_conversatio
 def test_texts_that_are_no_lists_of_objects_stay_texts(text, ending, run, tmp_path):
     rows = [{"prompt": text.format(i), "completion": text.format(i)} for i in ROWS]
     manifests = run(write(rows, tmp_path / f"data.{ending}"))
-    assert [column.source_type for column in manifests["train"].columns] == [""] * 2
+    assert [column.source_type for column in manifests["train"].columns] == ["required text"] * 2
     found = [row for rows in splits(tmp_path, manifests).values() for row in rows]
     assert sorted(found, key=str) == sorted(rows, key=str)
 
@@ -172,10 +174,11 @@ def test_an_error_about_prompts_names_the_way_to_keep_texts(text, ending, run, t
     rows = [{"prompt": json.dumps(GOOD[:1]), "completion": '[{"town": "Ulm"}]'} for i in ROWS]
     rows[30]["completion"] = text
     file = write(rows, tmp_path / f"data.{ending}")
-    with pytest.raises(ValueError, match=r"If its values are texts, set columns=\{'completion': \"text\"\}"):
+    kinds = {"prompt": "text", "completion": "text"}
+    with pytest.raises(ValueError, match=re.escape(f"If both have texts, set columns={json.dumps(kinds)}")):
         run(file)
-    kinds = {"prompt": "conversation", "completion": "text"}
-    assert [column.source_type for column in run(file, columns=kinds)["train"].columns] == ["conversation", ""]
+    columns = run(file, columns=kinds)["train"].columns
+    assert [column.source_type for column in columns] == ["required text"] * 2
     like = run(write([{"prompt": GOOD[:1], "completion": GOOD[1:]}] * 60, tmp_path / "like.jsonl"), "like")["train"]
     with pytest.raises(ValueError, match=r"'completion' (has|is) ") as error:
         run(file, "second", like=like, label_column="")
@@ -185,8 +188,6 @@ def test_an_error_about_prompts_names_the_way_to_keep_texts(text, ending, run, t
 @pytest.mark.parametrize("ending", FORMATS)
 @pytest.mark.parametrize("form", ["prompt and completion", "Alpaca", "text", "messages"])
 def test_rows_like_those_of_a_dataset_are_checked_like_them(form, ending, run, tmp_path):
-    if form == "text" and ending == "csv":
-        return  # A CSV file of one column may be one with another separator.
     rows, columns = FORMS[form]
     first = run(write(rows, tmp_path / "first.jsonl"), "first")["train"]
     for column in columns.split(", "):
@@ -236,11 +237,11 @@ def test_prompts_and_completions_have_one_form(texts, ending, run, tmp_path):
     rows = [{"prompt": turn(i)[:1], "completion": turn(i)[1:]} | {texts: f"t {i}"} for i in ROWS]
     (other,) = {"prompt", "completion"} - {texts}
     file = write(rows, tmp_path / f"data.{ending}")
-    with pytest.raises(
-        ValueError, match=f"column '{other}' has lists of messages, and '{texts}' has texts: write both"
-    ):
-        run(file)
-    assert run(file, columns={texts: "text"})["train"].rows == 48
+    for declared in ({}, {texts: "text"}, {other: "conversation"}, {texts: "text", other: "conversation"}):
+        with pytest.raises(
+            ValueError, match=f"column '{other}' has lists of messages, and '{texts}' has texts: write both"
+        ):
+            run(file, columns=declared)
 
 
 @pytest.mark.parametrize("ending", FORMATS)

@@ -25,7 +25,20 @@ CASES = {
         {"prompt": [{"role": "user", "content": "Add\n\n1, 2"}], "completion": [ANSWER]},
     ),
     "text": ({"text": "What? That."}, {"text": "What? That."}),
+    "tools": (
+        {"messages": [QUESTION, ANSWER], "tools": [{"name": "f"}]},
+        {"messages": [QUESTION, ANSWER], "tools": [{"name": "f"}]},
+    ),
+    "tools as text": (
+        {"conversations": SHARED, "tools": '[{"name": "f"}]'},
+        {"messages": [QUESTION, ANSWER], "tools": [{"name": "f"}]},
+    ),
+    "no tools": (
+        {"prompt": [QUESTION], "completion": [ANSWER], "tools": []},
+        {"prompt": [QUESTION], "completion": [ANSWER], "tools": None},
+    ),
 }
+DECLARED = {"score": "number", "source": "text", "shown": "list<object>"}
 
 
 @pytest.fixture
@@ -46,6 +59,13 @@ def prepared(tmp_path):
 def test_rows_of_each_form(form, prepared):
     row, expected = CASES[form]
     assert language_rows(str(prepared(row))) == [expected] * 16
+
+
+@pytest.mark.parametrize("form", ["messages", "ShareGPT", "texts", "Alpaca with an input", "text"])
+def test_declared_columns_are_returned_too(form, prepared):
+    row, expected = CASES[form]
+    others = {"score": 2.5, "source": "web", "shown": [{"a": 1}]}
+    assert language_rows(str(prepared({**row, **others}, columns=DECLARED))) == [{**expected, **others}] * 16
 
 
 def test_other_columns_are_refused(prepared):

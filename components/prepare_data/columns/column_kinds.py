@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kfp_distributed.components.prepare_data.columns.conversations import CONVERSATION
+from kfp_distributed.components.prepare_data.columns.json_texts import OBJECTS
 from kfp_distributed.components.prepare_data.columns.missing_texts import without_blanks_alone
 from kfp_distributed.components.prepare_data.columns.spelled_values import NUMBER, as_written
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind
@@ -40,13 +41,18 @@ CSV_TYPES: Mapping[TextKind, pa.DataType] = {"number": pa.float64(), "digits": D
 KEPT_CSV_TYPES: Mapping[TextKind, pa.DataType] = {"number": KEPT_NUMBERS, "digits": KEPT_DIGITS}
 """The same for kept columns."""
 
+REQUIRED_TEXT, OPTIONAL_TEXT = "required text", "optional text"
+"""Kinds of texts of rows for language models, of which the first may not be empty. The step itself declares them."""
+TEXTS = ("text", REQUIRED_TEXT, OPTIONAL_TEXT)
+JSON_KINDS = (CONVERSATION, OBJECTS)
+"""Kinds of values that are kept as JSON texts."""
+
 KEPT_TYPES: Mapping[DeclaredKind, pa.DataType] = {
-    "text": pa.string(),
+    **dict.fromkeys((*TEXTS, *JSON_KINDS), pa.string()),
     "binary": pa.binary(),
     "list<float>": pa.list_(pa.float32()),
     "list<int>": pa.list_(pa.int64()),
     "list<text>": pa.list_(pa.string()),
-    CONVERSATION: pa.string(),
 }
 """Types of declared columns that are kept as they are."""
 
@@ -55,6 +61,7 @@ _LISTS: Mapping[DeclaredKind, tuple[Callable[[pa.DataType], bool], ...]] = {
     "list<float>": (pa.types.is_floating, pa.types.is_decimal),
     "list<int>": (pa.types.is_integer,),
     "list<text>": (pa.types.is_string, pa.types.is_large_string),
+    OBJECTS: (pa.types.is_struct, pa.types.is_map),
 }
 
 
@@ -87,7 +94,8 @@ def column_of(name: str, kind: TextKind | pa.DataType, shape: tuple[int, ...] = 
 def declared_column(name: str, kind: DeclaredKind) -> Column:
     """Return an input column whose kind the user has declared, without vocabulary and statistics."""
     if kind in KEPT_TYPES:
-        return Column(name, "kept", str(KEPT_TYPES[kind]), source_type=CONVERSATION if kind == CONVERSATION else "")
+        has_source_type = kind in (REQUIRED_TEXT, OPTIONAL_TEXT, *JSON_KINDS)
+        return Column(name, "kept", str(KEPT_TYPES[kind]), source_type=kind if has_source_type else "")
     if kind == "category":
         return Column(name, "category", "int32")
     return Column(name, "number", "float32", source_type="date" if kind.startswith("date") else "")

@@ -46,6 +46,8 @@ def input_names(
     # What decides about the split is an input only where the user has declared it as one.
     others = {*needed, *options.drop_columns} - {*options.columns}
     inputs = [*options.inputs] or [name for name in names if name not in others]
+    if options.label_column in options.drop_columns:
+        raise ValueError(f"drop_columns has {options.label_column!r}, which is the label_column: take it out")
     counts = Counter(names)
     duplicates = [name for name in (*needed, *inputs) if counts[name] > 1]
     missing = {

@@ -1,9 +1,7 @@
 """Conversations of rows for language models: which values are some, and their check (pure)."""
 
 import json
-import math
 from collections.abc import Callable, Sequence
-from datetime import date, time
 from typing import Any
 
 import numpy as np
@@ -11,7 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from kfp_distributed.components.prepare_data.columns.python_values import in_microseconds, python_values
+from kfp_distributed.components.prepare_data.columns.json_texts import (
+    SHOWN,
+    decoded,
+    json_value,
+    text_of_json,
+    texts_of_values,
+)
+from kfp_distributed.components.prepare_data.columns.python_values import python_values
 
 CONVERSATION = "conversation"
 """Declared kind of a column of conversations, and the source_type of its texts in the manifest."""
@@ -22,8 +27,6 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 _OTHER_ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "model": "assistant", "function": "tool"}
 """Other names of roles: those of ShareGPT files, and of some models."""
 
-_SHOWN = 40
-
 _CALLS = ("tool_calls", "function_call")
 """Keys of what an assistant may write without a content."""
 
@@ -31,8 +34,9 @@ _NO_LANGUAGE_MODEL = (
     ". If the rows are for no language model, set label_column to the column of the labels, or to "
     '"" to keep all columns'
 )
+BOTH_TEXTS = '. If both have texts, set columns={"prompt": "text", "completion": "text"}'
 _ADVICE = {
-    **{name: f'. If its values are texts, set columns={{{name!r}: "text"}}' for name in ("prompt", "completion")},
+    **dict.fromkeys(("prompt", "completion"), BOTH_TEXTS),
     **dict.fromkeys(("messages", "conversations"), _NO_LANGUAGE_MODEL),
 }
 """What may be meant by a column with such a name that has no lists of messages."""
@@ -49,7 +53,7 @@ def are_conversations(values: pa.Array) -> bool | None:
         None if all values are empty: missing, blank texts, or empty lists.
     """
     for row in range(len(values)):
-        value = _decoded(python_values(values.slice(row, 1))[0])
+        value = decoded(python_values(values.slice(row, 1))[0])
         if value and not (isinstance(value, str) and value.isspace()):
             return isinstance(value, list) and all(isinstance(message, dict) for message in value)
     return None
@@ -67,17 +71,14 @@ def conversation_texts(
         can_declare: Whether the user may declare the kind of the column. Default: false.
     """
     advice = _ADVICE.get(name, "") if can_declare else ""
-    texts: list[str | None] = []
-    for row, value in enumerate(python_values(in_microseconds(values))):
+
+    def text_of(value: object) -> str:
         try:
-            texts.append(_text_of(value, needs_answer=name != "prompt"))
-        except RecursionError:
-            texts.append(None)
-            add(row, name, "has lists or objects in too many others: write fewer levels, or leave the row out")
-        except ValueError as error:
-            texts.append(None)
-            add(row, name, f"{error}{advice if isinstance(error, _NoMessages) else ''}")
-    return pa.array(texts, pa.string())
+            return _text_of(value, needs_answer=name != "prompt")
+        except _NoMessages as error:
+            raise ValueError(f"{error}{advice}") from None
+
+    return texts_of_values(name, values, add, text_of)
 
 
 def rows_without_text(values: pa.StringArray) -> list[int]:
@@ -112,32 +113,13 @@ def _text_of(value: object, *, needs_answer: bool) -> str:
     Raises:
         ValueError: It is none. The message says what is wrong and how to mend it.
     """
-    value = _decoded(value)
     if not isinstance(value, list) or not value:
-        shown = repr(value[:_SHOWN]) if isinstance(value, str) else f"{value!r:.{_SHOWN}}"
+        shown = repr(value[:SHOWN]) if isinstance(value, str) else f"{value!r:.{SHOWN}}"
         shown = "missing" if value is None else "an empty list" if value == [] else shown
         raise _NoMessages(f"is {shown}, and no list of messages: {_EXAMPLE}")
     messages = [_message(number, message) for number, message in enumerate(value, 1)]
     _check_order([message["role"] for message in messages], needs_answer=needs_answer)
-    text = json.dumps(messages, ensure_ascii=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"has {text[error.start]!a}, which is half of a character: write the whole character"
-        ) from None
-    return text
-
-
-def _decoded(value: object) -> object:
-    """Return the value of a JSON text; else the value. A text in JSON Lines is the JSON text of a text."""
-    for _ in range(2):
-        if isinstance(value, str):
-            try:
-                value = json.loads(value)
-            except (ValueError, RecursionError):
-                break
-    return value
+    return text_of_json(messages)
 
 
 _EXAMPLE = 'write [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]'
@@ -145,20 +127,20 @@ _EXAMPLE = 'write [{"role": "user", "content": "..."}, {"role": "assistant", "co
 
 def _message(number: int, message: object) -> dict[str, Any]:
     """Return a message with a role and a content."""
-    message = _json_value(message, number)
+    message = json_value(message, f"message {number}")
     if not isinstance(message, dict):
-        raise _NoMessages(f"has {message!r:.{_SHOWN}} as message {number}: {_EXAMPLE}")
+        raise _NoMessages(f"has {message!r:.{SHOWN}} as message {number}: {_EXAMPLE}")
     known = {**message}
     if "role" not in known and "from" in known:
         known = {"role": known.pop("from"), "content": known.pop("value", None), **known}
     role = known.pop("role", None)
     role = _OTHER_ROLES.get(role, role) if isinstance(role, str) else role
     if role is None:
-        keys = ", ".join(message)[:_SHOWN]
+        keys = ", ".join(message)[:SHOWN]
         raise _NoMessages(f"has no role in message {number}, whose keys are {keys}: {_EXAMPLE}")
     if role not in ROLES:
         allowed = ", ".join((*ROLES, *_OTHER_ROLES))
-        raise ValueError(f"has the role {role!r:.{_SHOWN}} in message {number}; allowed are {allowed}")
+        raise ValueError(f"has the role {role!r:.{SHOWN}} in message {number}; allowed are {allowed}")
     content = known.pop("content", None)
     is_empty = content is None or (isinstance(content, str) and not content.strip()) or content == []
     is_call = role == "assistant" and any(known.get(key) for key in _CALLS)
@@ -168,37 +150,8 @@ def _message(number: int, message: object) -> dict[str, Any]:
         what = "answer" if role == "assistant" else "content"
         raise ValueError(f"has an empty {what} in message {number}, of the {role}: fill it in, or leave the row out")
     if content is not None and not isinstance(content, str | list):
-        raise ValueError(f"has the content {content!r:.{_SHOWN}} in message {number}: write a text")
+        raise ValueError(f"has the content {content!r:.{SHOWN}} in message {number}: write a text")
     return {"role": role, **({} if content is None else {"content": content}), **known}
-
-
-def _json_value(value: object, number: int, *keys: str) -> Any:  # noqa: ANN401  (any JSON value)
-    """Return a value of a message as JSON has it: times as ISO texts, and maps as objects.
-
-    Keys without a value are left out, because Arrow adds the keys of other rows.
-
-    Args:
-        value: The value.
-        number: Number of the message.
-        keys: Keys of the objects in which the value is.
-
-    Raises:
-        ValueError: JSON has no such value.
-    """
-    if isinstance(value, list) and value and all(isinstance(entry, tuple) for entry in value):
-        value = dict(value)  # A map of Arrow.
-    if isinstance(value, dict):
-        return {key: _json_value(entry, number, *keys, str(key)) for key, entry in value.items() if entry is not None}
-    if isinstance(value, list):
-        return [_json_value(entry, number, *keys) for entry in value]
-    if isinstance(value, date | time):
-        return value.isoformat()
-    if value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    raise ValueError(
-        f"has {value!r:.{_SHOWN}} in {'.'.join(keys)!r} of message {number}, which JSON does not have: write a text or "
-        "a number, or leave the key out"
-    )
 
 
 def _check_order(roles: Sequence[str], *, needs_answer: bool) -> None:

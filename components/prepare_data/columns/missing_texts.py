@@ -17,23 +17,26 @@ def without_blanks_alone(texts: pa.Array) -> pa.Array:
     return pc.if_else(are_missing, None, texts) if are_missing.true_count else texts
 
 
-def without_trimmed(texts: pa.StringArray, missing: Collection[str]) -> tuple[pa.StringArray, set[str]]:
+def without_trimmed(
+    texts: pa.StringArray, missing: Collection[str], *, with_blanks: bool = True
+) -> tuple[pa.StringArray, set[str]]:
     """Return texts with null in the place of those that stand for a missing value and have blanks around them.
 
     Args:
-        texts: The texts. Those without blanks around them are not compared.
+        texts: The texts.
         missing: Texts that stand for a missing value, without blanks around them.
+        with_blanks: Whether texts without blanks around them are not compared. Default: true.
 
     Returns:
         The texts, and which of `missing` have been found.
     """
-    if not _may_have_blanks(texts):
+    if with_blanks and not _may_have_blanks(texts):
         return texts, set()
     trimmed = pc.utf8_trim_whitespace(texts)
-    have_blanks = pc.not_equal(trimmed, texts)
-    if not have_blanks.true_count:
+    compared = pc.not_equal(trimmed, texts) if with_blanks else texts.is_valid()
+    if not compared.true_count:
         return texts, set()
-    are_missing = pc.and_(have_blanks, pc.is_in(trimmed, pa.array([*missing], pa.string())))
+    are_missing = pc.and_(compared, pc.is_in(trimmed, pa.array([*missing], pa.string())))
     if not are_missing.true_count:
         return texts, set()
     return pc.if_else(are_missing, None, texts), {*trimmed.filter(are_missing).unique().to_pylist()}

@@ -1,13 +1,18 @@
 """Rows for language models: the forms in which they are written, and the options by which they are read (pure)."""
 
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple
 
+from kfp_distributed.components.prepare_data.columns.column_kinds import OPTIONAL_TEXT, REQUIRED_TEXT
 from kfp_distributed.components.prepare_data.columns.column_names import DEFAULT_LABEL
-from kfp_distributed.components.prepare_data.columns.conversations import CONVERSATION
-from kfp_distributed.components.prepare_data.preparation_options import Options
-from kfp_distributed.storage.dataset import Column
+from kfp_distributed.components.prepare_data.columns.conversations import BOTH_TEXTS, CONVERSATION
+from kfp_distributed.components.prepare_data.columns.json_texts import OBJECTS
+from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind, Options
+
+EITHER = "either"
+"""Kind of a column that has conversations or required texts, which its values show."""
 
 
 class RowForm(NamedTuple):
@@ -15,67 +20,48 @@ class RowForm(NamedTuple):
 
     Attributes:
         name: Name of the form.
-        columns: Columns that each row has.
-        optional: Columns that rows may have.
-        conversations: Those of `columns` that may be conversations. They always are if they are not in `needed`.
-        needed: Those of `columns` that may be texts, which may not be empty.
+        columns: Kinds of the columns that each row has.
+        optional: Kinds of the columns that rows may have.
         has_clear_names: Whether the names show the form also beside other columns.
     """
 
     name: str
-    columns: tuple[str, ...]
-    optional: tuple[str, ...] = ()
-    conversations: tuple[str, ...] = ()
-    needed: tuple[str, ...] = ()
+    columns: Mapping[str, DeclaredKind]
+    optional: Mapping[str, DeclaredKind] = MappingProxyType({})
     has_clear_names: bool = True
 
 
+_TOOLS = {"tools": OBJECTS}
 FORMS = (
-    RowForm("messages", ("messages",), conversations=("messages",)),
-    RowForm("ShareGPT", ("conversations",), conversations=("conversations",)),
-    RowForm(
-        "prompt and completion",
-        ("prompt", "completion"),
-        conversations=("prompt", "completion"),
-        needed=("prompt", "completion"),
-    ),
-    RowForm("Alpaca", ("instruction", "output"), ("input",), needed=("instruction", "output")),
-    RowForm("text", ("text",), needed=("text",), has_clear_names=False),
+    RowForm("messages", {"messages": CONVERSATION}, _TOOLS),
+    RowForm("ShareGPT", {"conversations": CONVERSATION}, _TOOLS),
+    RowForm("prompt and completion", {"prompt": EITHER, "completion": EITHER}, _TOOLS),
+    RowForm("Alpaca", {"instruction": REQUIRED_TEXT, "output": REQUIRED_TEXT}, {"input": OPTIONAL_TEXT}),
+    RowForm("text", {"text": REQUIRED_TEXT}, has_clear_names=False),
 )
 """The forms, of which the first one whose columns are there counts."""
 
 
 def row_form(names: Collection[str], options: Options) -> RowForm | None:
     """Return the form of rows with these columns, of which dropped ones do not count; None for other rows."""
-    if DEFAULT_LABEL in names:
-        return None
-    return _form({*names} - {*options.drop_columns})
+    used = {*names} - {*options.drop_columns}
+    return None if DEFAULT_LABEL in used else _form(used)
 
 
-def needed_texts(columns: Sequence[Column]) -> tuple[str, ...]:
-    """Return the texts that no row may lack, of a dataset without a label that has these columns."""
-    form = _form({column.name for column in columns})
-    if not form or (len(columns) > len(form.columns) and not form.has_clear_names):
-        return ()
-    texts = [column.name for column in columns if column.dtype == "string" and column.source_type != CONVERSATION]
-    return tuple(name for name in form.needed if name in texts)
-
-
-def lines_about_optional(names: Collection[str], inputs: Set[str], options: Options) -> list[str]:
+def lines_about_optional(names: Collection[str], options: Options) -> list[str]:
     """Return a line for each optional column of a form that a source has, and the training rows do not.
 
     Args:
         names: Columns of the source.
-        inputs: Columns of the training rows.
-        options: Options, whose dropped columns need no line.
+        options: Options with the kinds of the training rows, whose dropped columns need no line.
     """
-    form = _form(inputs)
+    form = _form({name for name, kind in options.columns.items() if kind in (CONVERSATION, REQUIRED_TEXT)})
     if not form:
         return []
     return [
         f"column {name!r} of the form {form.name} is left out, because the training rows do not have it"
         for name in form.optional
-        if name in names and name not in inputs and name not in options.drop_columns
+        if name in names and name not in options.inputs and name not in options.drop_columns
     ]
 
 
@@ -94,7 +80,7 @@ def options_of_form(
     Args:
         form: The form.
         names: Columns of the source.
-        conversations: Columns of the form that are conversations.
+        conversations: Those of the kind EITHER that are conversations.
         options: The options of the user.
 
     Returns:
@@ -103,32 +89,28 @@ def options_of_form(
     Raises:
         ValueError: Some columns are conversations, and others texts.
     """
-    texts = [name for name in form.conversations if name not in conversations]
-    if texts and conversations and not {*form.conversations} & {*options.columns}:
-        name = min(conversations)
-        raise ValueError(
-            f"column {name!r} has lists of messages, and {texts[0]!r} has texts: write both in one form, or set "
-            f'columns={{{name!r}: "text"}} if its values are texts'
-        )
     names = [name for name in names if name not in options.drop_columns]
-    used = [name for name in (*form.columns, *form.optional) if name in names]
-    kinds = {name: CONVERSATION if name in conversations else "text" for name in used}
-    others = [name for name in names if name not in {*used, *options.columns}]
-    left_out = [name for name in others if name not in (options.group_column, options.time_column)]
+    kinds = {name: kind for name, kind in {**form.columns, **form.optional}.items() if name in names}
+    either = [name for name, kind in kinds.items() if kind == EITHER]
+    kinds |= {name: CONVERSATION if name in conversations else REQUIRED_TEXT for name in either}
+    texts = dict.fromkeys(form.columns, REQUIRED_TEXT) | dict.fromkeys(form.optional, OPTIONAL_TEXT)
+    kinds |= {name: texts.get(name, kind) if kind == "text" else kind for name, kind in options.columns.items()}
+    _check_pair({name: kinds[name] for name in either})
+    left_out = [name for name in names if name not in {*kinds, options.group_column, options.time_column}]
     if left_out and not form.has_clear_names:
         return options, ""
-    line = f"rows for language models of the form {form.name}: kept are {', '.join((*used, *options.columns))}"
+    line = f"rows for language models of the form {form.name}: kept are {', '.join(kinds)}"
     if left_out:
         line += f"; left out are {', '.join(left_out)}. To keep one, name its kind in columns"
-    csv_format = options.csv_format
-    if "usual_missing" not in csv_format.given:
-        csv_format = replace(csv_format, usual_missing=False)  # "None" and "NA" may be answers.
-    changed = replace(
-        options,
-        label_column="",
-        csv_format=csv_format,
-        columns={**kinds, **options.columns},
-        drop_columns=(*options.drop_columns, *left_out),
-        needed_texts=tuple(name for name in form.needed if name not in conversations),
-    )
-    return changed, line
+    dropped = (*options.drop_columns, *left_out)
+    return replace(options, label_column="", columns=kinds, drop_columns=dropped), line
+
+
+def _check_pair(kinds: Mapping[str, DeclaredKind]) -> None:
+    """Check that columns, such as prompt and completion, are all conversations or all texts."""
+    names = {kind: name for name, kind in kinds.items()}
+    if {CONVERSATION, REQUIRED_TEXT} <= {*names}:
+        raise ValueError(
+            f"column {names[CONVERSATION]!r} has lists of messages, and {names[REQUIRED_TEXT]!r} has texts: write both "
+            f"as lists of messages, or both as texts{BOTH_TEXTS}"
+        )

@@ -18,7 +18,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_distributed.components.prepare_data.columns.column_kinds import cast, cast_kept, plain, texts_of
+from kfp_distributed.components.prepare_data.columns.column_kinds import (
+    REQUIRED_TEXT,
+    cast,
+    cast_kept,
+    plain,
+    texts_of,
+)
 from kfp_distributed.components.prepare_data.columns.conversations import (
     CONVERSATION,
     conversation_texts,
@@ -31,6 +37,7 @@ from kfp_distributed.components.prepare_data.columns.dates import (
     has_digits_alone,
     microseconds,
 )
+from kfp_distributed.components.prepare_data.columns.json_texts import OBJECTS, objects_text, texts_of_values
 from kfp_distributed.components.prepare_data.columns.list_texts import list_of_text
 from kfp_distributed.components.prepare_data.columns.python_values import python_values
 from kfp_distributed.components.prepare_data.columns.spelled_values import POINT_OF_TEXT, are_merged, number_names
@@ -101,7 +108,6 @@ class Source:
         has_given_kinds: Whether another source, or the dataset in like, decides the inputs and their kinds. Then no
             parameter changes them, and errors do not name one.
         decimal: Character before the fraction of a number in a text.
-        needed_texts: Names of kept texts that no row may lack.
     """
 
     columns: tuple[Column, ...]
@@ -119,7 +125,6 @@ class Source:
     file_of_row: Callable[[int], str] | None = None
     has_given_kinds: bool = False
     decimal: str = "."
-    needed_texts: tuple[str, ...] = ()
 
     def chunks(self, size: int = CHUNK_BYTES, run: RunTasks | None = None) -> list[Chunk]:
         """Return what tasks read. It depends on the files alone.
@@ -181,8 +186,6 @@ class Source:
                     rows[self.label] = converter.names(self.label, values)
             for column in self.columns:
                 rows[column.name] = converter.column(column, part[column.name], self.types.get(column.name))
-            for name in self.needed_texts:
-                converter.check_text(name, rows[name])
             if key is not None:
                 rows[SPLIT_KEY] = key
             batch = pa.record_batch(rows)
@@ -211,10 +214,16 @@ class _Converter:
 
     def column(self, column: Column, values: pa.Array, kept_type: pa.DataType | None) -> pa.Array:
         """Return the values of an input."""
+        name, can_declare = column.name, not self._has_given_kinds
         if column.source_type == CONVERSATION:
-            return conversation_texts(column.name, values, self._add, can_declare=not self._has_given_kinds)
+            return conversation_texts(name, values, self._add, can_declare=can_declare)
+        if column.source_type == OBJECTS:
+            return texts_of_values(name, values, self._add, partial(objects_text, name, can_declare=can_declare))
         if kept_type is not None:
-            return self._kept(column.name, values, kept_type)
+            kept = self._kept(name, values, kept_type)
+            for row in rows_without_text(kept) if column.source_type == REQUIRED_TEXT else ():
+                self._add(row, name, "is empty: fill it in, or leave the row out")
+            return kept
         if column.shape:
             return values
         if column.is_date:
@@ -234,11 +243,6 @@ class _Converter:
                     "write it as a text, or write whole numbers below 2⁶³ in all rows",
                 )
         return texts_of(name, values, can_drop=not self._has_given_kinds)
-
-    def check_text(self, name: str, texts: pa.StringArray) -> None:
-        """Reject the rows that lack a text."""
-        for row in rows_without_text(texts):
-            self._add(row, name, "is empty: fill it in, or leave the row out")
 
     def numbers(self, name: str, values: pa.Array) -> pa.Array:
         """Return values as float64."""

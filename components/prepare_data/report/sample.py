@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kfp_distributed.components.prepare_data.columns.conversations import CONVERSATION, spoken_text, word_counts
+from kfp_distributed.components.prepare_data.columns.json_texts import OBJECTS
 from kfp_distributed.components.prepare_data.columns.python_values import python_values
 from kfp_distributed.storage.dataset import Column, column_matrix
 
@@ -99,7 +100,7 @@ class Sampler:
         words = {
             column.name: word_counts(rows[column.name], are_conversations=column.source_type == CONVERSATION)[order]
             for column in columns
-            if column.dtype == "string"
+            if column.dtype == "string" and column.source_type != OBJECTS
         }
         return RowSample(features[order], labels[order], self.rows, kept, words)
 

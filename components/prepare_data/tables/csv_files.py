@@ -183,6 +183,7 @@ class _Parser:
     ) -> None:
         self._block, self._names, self._types, self._format = block, names, types, csv_format
         self._advice = advice
+        self._has_answers = not csv_format.answers.isdisjoint(types)
         self.missing_texts: set[str] = set()
 
     def rows(self) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
@@ -204,9 +205,9 @@ class _Parser:
         if len(self._headers(rows)):
             raise pa.ArrowInvalid("a row has the names of the columns")
         columns = [
-            self._numbers_of_digits(name, values)
+            self._numbers_of_digits(name, self._without_missing(name, values) if self._has_answers else values)
             if _are_read_as_texts(self._types[name])
-            else self._without_missing(values)
+            else self._without_missing(name, values)
             for name, values in zip(rows.schema.names, rows.columns, strict=True)
         ]
         return pa.record_batch(columns, names=rows.schema.names), np.arange(rows.num_rows)
@@ -274,7 +275,7 @@ class _Parser:
         return pa_csv.ConvertOptions(
             column_types=types,
             include_columns=[*types],
-            strings_can_be_null=True,
+            strings_can_be_null=not self._has_answers,
             null_values=self._format.null_values(self._block),
             decimal_point=self._format.decimal,
         )
@@ -282,7 +283,7 @@ class _Parser:
     def _converted(self, name: str, values: pa.Array) -> tuple[pa.Array, dict[int, str]]:
         """Return a column in its type, with null in the place of values that do not fit, and their problems by row."""
         texts, problems = _texts(values)
-        texts = self._without_missing(texts)
+        texts = self._without_missing(name, texts)
         kind = self._types[name]
         if kind == pa.string():
             return texts, problems
@@ -307,11 +308,15 @@ class _Parser:
                 )
         return numbers, problems
 
-    def _without_missing(self, values: pa.Array) -> pa.Array:
-        """Return values with null in the place of texts for missing values that have blanks around them."""
+    def _without_missing(self, name: str, values: pa.Array) -> pa.Array:
+        """Return values with null in the place of texts for missing values that Arrow does not know.
+
+        These have blanks around them, or are in a table with columns of answers, of which Arrow reads all texts.
+        """
         if not pa.types.is_string(values.type):
             return values
-        texts, found = without_trimmed(values, self._format.trimmed_missing)
+        missing = self._format.missing_in(name)
+        texts, found = without_trimmed(values, missing, with_blanks=not self._has_answers)
         self.missing_texts |= found
         return texts
 

@@ -11,6 +11,8 @@ from kfp_distributed.components.prepare_data.columns.column_kinds import (
     CSV_TYPES,
     KEPT_CSV_TYPES,
     KEPT_TYPES,
+    OPTIONAL_TEXT,
+    REQUIRED_TEXT,
     TextKind,
     column_of,
     declared_column,
@@ -90,6 +92,9 @@ class CsvTable:
     def __init__(self, options: Options, files: Sequence[SourcePath]) -> None:
         self._options = options
         self._format, self._notes = _detected(files, options)
+        if "usual_missing" not in self._format.given:  # "None" and "NA" may be answers.
+            answers = {name for name, kind in options.columns.items() if kind in (REQUIRED_TEXT, OPTIONAL_TEXT)}
+            self._format = replace(self._format, answers=frozenset(answers))
         self._missing_texts: set[str] = set()
         self._missing_numbers, self._missing_codes = _numbers_and_codes(self._format)
         self._left_out: dict[str, int] = {}

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 from numpy.typing import NDArray
 
+from kfp_distributed.components.prepare_data.columns.json_texts import TOO_DEEP
 from kfp_distributed.components.prepare_data.columns.spelled_values import LOSES_DIGITS, MERGED_FROM, are_merged
 from kfp_distributed.components.prepare_data.sources.chunks import CountRows, FilePart, ignore_count
 from kfp_distributed.components.prepare_data.sources.read_rows import Reject, Rows, one_batch
@@ -121,21 +122,43 @@ def read_json(
                 rows, numbers = parser.usable_rows(first, reject)
             note_keys(parser.other_keys)
             if written:
-                rows = _with_texts(rows, block.split(b"\n"), numbers, written).select([*types])
+                rows, numbers = _with_texts(rows, block.split(b"\n"), numbers, written, first, reject)
+                rows = rows.select([*types])
             yield Rows(rows, first + numbers)
         first += parser.lines
 
 
 def _with_texts(
-    rows: pa.RecordBatch, lines: Sequence[bytes], numbers: NDArray[np.int64], names: Sequence[str]
-) -> pa.RecordBatch:
-    """Return rows with the JSON texts of some more of their values. `numbers` are those of their lines from 0."""
-    objects_of_rows = [json.loads(lines[number]) for number in numbers.tolist()]
-    for name in names:
-        values = [row.get(name) for row in objects_of_rows]
-        texts = [None if value is None else json.dumps(value) for value in values]
-        rows = rows.append_column(name, pa.array(texts, pa.string()))
-    return rows
+    rows: pa.RecordBatch,
+    lines: Sequence[bytes],
+    numbers: NDArray[np.int64],
+    names: Sequence[str],
+    first: int,
+    reject: Reject,
+) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
+    """Return rows with the JSON texts of some more of their values, and their numbers.
+
+    Args:
+        rows: The rows.
+        lines: Lines of the block.
+        numbers: Numbers of the lines of the rows, from 0.
+        names: Names of the values.
+        first: Number of the first line in the file.
+        reject: Is called for each line that Python cannot read, which is left out.
+    """
+    texts: list[list[str | None]] = []
+    is_usable = np.ones(len(numbers), bool)
+    for position, number in enumerate(numbers.tolist()):
+        try:
+            values = map(json.loads(lines[number]).get, names)
+            texts.append([None if value is None else json.dumps(value) for value in values])
+        except (ValueError, RecursionError):
+            is_usable[position] = False
+            reject(first + number, *explain(lines[number], {}))
+    rows = rows.filter(pa.array(is_usable))
+    for name, column in zip(names, zip(*texts, strict=True) if texts else [[]] * len(names), strict=True):
+        rows = rows.append_column(name, pa.array(column, pa.string()))
+    return rows, numbers[is_usable]
 
 
 class _Parser:
@@ -311,8 +334,12 @@ def explain(
         values = json.loads(line.decode(), object_pairs_hook=_Pairs)
     except UnicodeDecodeError:
         return "", "is not UTF-8: write JSON as UTF-8"
-    except (ValueError, RecursionError) as error:
+    except json.JSONDecodeError as error:
         return "", f"is no JSON ({str(error)[:100]}): {_ONE_LINE}"
+    except ValueError as error:
+        return "", f"has a number that cannot be read ({str(error)[:100]}): write it as a text, or leave the row out"
+    except RecursionError:
+        return "", TOO_DEEP
     if not isinstance(values, _Pairs):
         return "", f"is {line.decode()[:40]!r}, which is no object: {_ONE_LINE}"
     seen = set()

@@ -8,7 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 from kfp_distributed.components.prepare_data.columns.column_kinds import (
+    JSON_KINDS,
     KEPT_TYPES,
+    TEXTS,
     column_of,
     declared_column,
     kept_type_of_texts,
@@ -16,6 +18,7 @@ from kfp_distributed.components.prepare_data.columns.column_kinds import (
 from kfp_distributed.components.prepare_data.columns.conversations import CONVERSATION
 from kfp_distributed.components.prepare_data.columns.date_columns import find_forms, open_dates
 from kfp_distributed.components.prepare_data.columns.dates import are_dates
+from kfp_distributed.components.prepare_data.columns.json_texts import OBJECTS
 from kfp_distributed.components.prepare_data.columns.split_times import time_type
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind, Options
 from kfp_distributed.components.prepare_data.sources.chunks import CountRows, FilePart, ignore_count, whole_file
@@ -104,7 +107,7 @@ class JsonTable:
         columns, types = [], {}
         # Numbers that are no inputs, such as IDs of groups, need all their digits.
         kinds, time = self._options.columns, self._options.time_column
-        kept = [name for name in inputs if kinds.get(name, "text" if task == "none" else "") in ("category", "text")]
+        kept = [name for name in inputs if kinds.get(name, "text" if task == "none" else "") in ("category", *TEXTS)]
         kept += [name for name in inputs if name == time and kinds.get(name) == "number"]
         whole = _whole_numbers(
             files, {name: kind for name in (*kept, *others) if _has_whole_numbers(kind := found[name][0])}
@@ -124,7 +127,7 @@ class JsonTable:
             elif column.kind == "kept":
                 types[name] = kept_type_of_texts("date") if name in dates else kind
                 read_types[name] = kind
-        self._exact = [name for name in types if kinds.get(name, "text") == "text" and _has_floats(read_types[name])]
+        self._exact = [name for name in types if kinds.get(name, "text") in TEXTS and _has_floats(read_types[name])]
         of_dates = [column.name for column in columns if column.is_date]
         notes = forms.lines([name for name in of_dates if name not in self._options.columns])
         times = time_type([read_types[time]] if time else [])
@@ -141,7 +144,7 @@ class JsonTable:
 
     def _column(self, name: str, kind: pa.DataType, *, is_date: bool, is_kept: bool) -> Column:
         declared = self._options.columns.get(name)
-        if _has_objects(kind) and declared != CONVERSATION:
+        if _has_objects(kind) and declared not in JSON_KINDS:
             raise ValueError(
                 f"column {name!r} has objects ({{...}}) inside the object of a line: write their values into keys of "
                 "their own (jq: . + .KEY | del(.KEY)) or as a JSON text"
@@ -149,7 +152,7 @@ class JsonTable:
                     ""
                     if self._options.like
                     else ", or leave the column out (drop_columns). Lists of messages are kept by "
-                    f'columns={{{name!r}: "{CONVERSATION}"}}'
+                    f'columns={{{name!r}: "{CONVERSATION}"}}, and other lists of objects by "{OBJECTS}"'
                 )
             )
         if declared:
@@ -264,11 +267,11 @@ def _with_fractions(kind: pa.DataType) -> pa.DataType:
 
 def _read_type(kind: pa.DataType, declared: DeclaredKind | None) -> pa.DataType:
     """Return the type in which values are read that become numbers, categories, labels or declared kinds."""
-    if declared == CONVERSATION:
+    if declared in JSON_KINDS:
         return JSON_TEXT
     if pa.types.is_string(kind):
         return kind  # The conversion of a declared kind reads numbers, dates and lists from texts.
-    if declared == "text" and not pa.types.is_null(kind):
+    if declared in TEXTS and not pa.types.is_null(kind):
         return _with_fractions(kind) if _has_whole_numbers(kind) else kind  # It makes texts of numbers, too.
     if declared == "list<float>":
         return pa.list_(pa.float64())  # Arrow reads a number that is too large for 32 bits as infinity.

@@ -18,7 +18,7 @@ from kfp_distributed.components.prepare_data.columns.column_kinds import column_
 from kfp_distributed.components.prepare_data.columns.column_names import DEFAULT_LABEL, input_names
 from kfp_distributed.components.prepare_data.columns.conversations import are_conversations
 from kfp_distributed.components.prepare_data.columns.date_columns import DateForms, find_forms, open_dates
-from kfp_distributed.components.prepare_data.columns.row_forms import options_of_form, row_form
+from kfp_distributed.components.prepare_data.columns.row_forms import EITHER, options_of_form, row_form
 from kfp_distributed.components.prepare_data.columns.source import Source
 from kfp_distributed.components.prepare_data.columns.split_times import time_type
 from kfp_distributed.components.prepare_data.preparation_options import Options
@@ -148,27 +148,32 @@ def as_row_form(source: SourcePath | SourceFiles | None, options: Options) -> tu
     if source is None or options.label_column != DEFAULT_LABEL or options.task not in (None, "none") or options.like:
         return options, ""
     files = (source if isinstance(source, SourceFiles) else splits_of(source)[""]).files
-    files = tuple(file for file in files if not _has_no_byte(file))[:1]
-    table = _table_format({ending(file) for file in files}, options, files)
-    if not table:
+    first = next((file for file in files if not _has_no_byte(file)), None)
+    # Without a label, CSV files may have one column.
+    table = _table_format({ending(first)}, replace(options, label_column=""), (first,)) if first else None
+    if not first or not table:
         return options, ""
-    with read_errors(files[0].name):
-        names = table.names(files[0])
+    with read_errors(first.name):
+        names = table.names(first)
         form = row_form(names, options)
-        if not form:
-            return options, ""
-        conversations = {
-            name for name in form.conversations if name not in form.needed or _has_conversations(table, files[0], name)
-        }
+    if not form:
+        return options, ""
+    same = [file for file in files if ending(file) == ending(first)]
+    either = [name for name, kind in form.columns.items() if kind == EITHER]
+    conversations = {name for name in either if _has_conversations(table, same, name)}
     return options_of_form(form, names, conversations, options)
 
 
-def _has_conversations(table: TableFormat, file: SourcePath, name: str) -> bool:
+def _has_conversations(table: TableFormat, files: Iterable[SourcePath], name: str) -> bool:
     """Return whether the first value of a column that is not empty is a conversation."""
-    for rows, _ in table.read(whole_file(file), {name: JSON_TEXT}, ignore):
-        found = are_conversations(rows[name])
-        if found is not None:
-            return found
+    for file in files:
+        with read_errors(file.name):
+            if _has_no_byte(file) or name not in table.names(file):
+                continue
+            for rows, _ in table.read(whole_file(file), {name: JSON_TEXT}, ignore):
+                found = are_conversations(rows[name])
+                if found is not None:
+                    return found
     return False
 
 

@@ -58,8 +58,8 @@ def table_source(
     inputs, notes_about_index = (inputs, []) if options.inputs else _without_index(files, table, inputs)
     chosen = table.choose(files, inputs, [name for name in others if name not in inputs], codes, task)
     notes = [] if table.may_lack_columns else lines_about_columns(names, first, options.drop_columns)
-    if options.inputs and options.needed_texts:
-        notes += lines_about_optional(everywhere, {*inputs}, options)
+    if options.inputs:
+        notes += lines_about_optional(everywhere, options)
     return Source(
         chosen.columns,
         options.label_column,
@@ -74,7 +74,6 @@ def table_source(
         table,
         has_given_kinds=bool(options.inputs),
         decimal=chosen.decimal,
-        needed_texts=options.needed_texts,
     )
 
 
