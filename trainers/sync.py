@@ -2,7 +2,7 @@
 
 `record_epoch` stores the metrics and the checkpoint of an epoch in the background, `record_step` the metrics of a step,
 `flush` stores all and waits, and `is_ending` tells whether to save a checkpoint and return, because a replica must end
-soon.
+soon. A signal handler must not call the first three, which take locks: let it set a flag that the training looks at.
 
 This import path is public. The package `kfp_distributed.trainers` does not import the client of the object store.
 """

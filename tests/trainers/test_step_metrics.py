@@ -159,16 +159,19 @@ def test_a_metric_that_becomes_nan_is_named_once(file, capsys):
     assert warnings == ["warning: loss is nan in step 2", "warning: loss is inf in step 5"]
 
 
-def test_the_epoch_is_no_metric_of_a_step(file, capsys):
-    """A row with two numbers would be one of epochs too, in the report and in MLflow."""
+def test_the_numbers_of_epochs_and_steps_are_no_metrics(file, capsys):
+    """A row with two numbers would be one of epochs and of steps, in the report, in MLflow and in the model."""
     file.write_text('{"epochs": [], "steps": [{"step": 1, "epoch": 0.01, "loss": 1.0}]}')
     record_step(file, 2, 100, {"loss": 0.5, "epoch": 0.02})
-    record_epoch(file, "master-0", 1, 2, {"loss": 0.25, "epoch": 7})
+    record_epoch(file, "master-0", 1, 2, {"loss": 0.25, "epoch": 7, "step": 70})
     assert flush()
     content = json.loads(file.read_text())
     assert content["steps"] == [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 0.5}]
     assert content["epochs"] == [{"epoch": 1, "loss": 0.25}]
     assert capsys.readouterr().out.splitlines() == ["step 2/100 loss=0.5000", "epoch 1/2 loss=0.2500"]
+    content["epochs"][0]["step"] = 70  # As a program writes it that does not call record_epoch.
+    file.write_text(json.dumps(content))
+    assert read_model_metrics(file) == {"epoch": 1, "step": 2, "loss": 0.25}
 
 
 @pytest.mark.parametrize(
@@ -285,32 +288,83 @@ def test_the_model_gets_the_metrics_of_the_last_step_of_a_training_that_stops_ea
     assert stored["steps"][-1] == {"step": 50, "loss": 1 / 50}
 
 
-@pytest.mark.parametrize("trains", [False, True], ids=["loads_rows", "trains"])
-def test_the_end_of_a_fork_overwrites_no_steps(tmp_path, trains):
-    """A fork has a copy of the steps so far, and runs the exit functions if it ends by sys.exit."""
-    program = f"""
-import os, sys
+FORK = """
+import multiprocessing, os, sys
 from pathlib import Path
-from kfp_distributed.trainers.sync import record_step
+from kfp_distributed.trainers.sync import flush, record_step
 
-file = Path({str(tmp_path / "training.json")!r})
-for step in range(1, 4):
-    record_step(file, step, 0, {{"loss": 1.0}})
-readable, writable = os.pipe()
-if (child := os.fork()) == 0:
-    os.read(readable, 1)
-    if {trains}:
-        record_step(file, 101, 0, {{"loss": 1.0}})
-    sys.exit()
-for step in range(4, 101):
-    record_step(file, step, 0, {{"loss": 1.0}})
-record_step(file, 100, 100, {{"loss": 1.0}})
-os.write(writable, b"x")
-os.waitpid(child, 0)
+def record(first, last, metric="loss"):
+    for step in range(first, last + 1):
+        record_step(Path(sys.argv[1]), step, 0, {metric: 1.0})
+
+def fork(function):
+    if sys.argv[2] == "multiprocessing":
+        (child := multiprocessing.get_context("fork").Process(target=function)).start()
+        return child.join
+    if (child := os.fork()) == 0:
+        function()
+        sys.exit()
+    return lambda: os.waitpid(child, 0)
+
+record(0, 3)
 """
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)
-    rows = json.loads((tmp_path / "training.json").read_text())["steps"]
-    assert [row["step"] for row in rows] == list(range(1, 102 if trains else 101))
+
+
+@pytest.fixture(params=["multiprocessing", "os"])
+def steps_of(request, tmp_path):
+    """A function that runs a program with a fork that ends by its exit functions, and returns the recorded steps."""
+
+    def run(program):
+        command = [sys.executable, "-c", FORK + program, str(tmp_path / "training.json"), request.param]
+        subprocess.run(command, check=True, cwd=tmp_path, timeout=60)
+        return json.loads((tmp_path / "training.json").read_text())["steps"]
+
+    return run
+
+
+def test_a_fork_that_loads_rows_overwrites_no_steps(steps_of):
+    """It has a copy of the steps so far."""
+    rows = steps_of("""
+readable, writable = os.pipe()
+wait = fork(lambda: os.read(readable, 1))
+record(4, 100)
+flush()
+os.write(writable, b"x")
+wait()
+""")
+    assert [row["step"] for row in rows] == list(range(101))
+
+
+def test_the_steps_of_a_fork_that_trains_are_kept_beside_those_before_and_after_it(steps_of):
+    rows = steps_of("""
+fork(lambda: record(4, 100))()
+record(100, 101, "test_loss")
+""")
+    assert [row["step"] for row in rows] == list(range(102))
+    assert rows[100] == {"step": 100, "loss": 1.0, "test_loss": 1.0}
+
+
+def test_threads_that_write_one_file_lose_neither_epochs_nor_steps(file):
+    recorder = StepRecorder(file)
+    before = sys.getswitchinterval()
+
+    def record():
+        for step in range(1, 201):
+            recorder.record(step, 0, {"loss": 1.0})
+            recorder.write()
+
+    thread = threading.Thread(target=record)
+    sys.setswitchinterval(1e-6)
+    try:
+        thread.start()
+        for epoch in range(1, 201):
+            record_epoch(file, "master-0", epoch, 200, {"loss": 1.0})
+    finally:
+        sys.setswitchinterval(before)
+        thread.join()
+    content = json.loads(file.read_text())
+    assert [row["epoch"] for row in content["epochs"]] == list(range(1, 201))
+    assert [row["step"] for row in content["steps"]] == list(range(1, 201))
 
 
 def test_tensorboard_without_its_package_is_named_once(file, monkeypatch, capsys, tmp_path):

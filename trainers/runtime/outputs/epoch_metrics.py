@@ -8,6 +8,7 @@ from kfp_distributed.trainers.runtime.checkpoints.folder_uploads import commit
 from kfp_distributed.trainers.runtime.monitoring.progress import Progress, format_progress
 from kfp_distributed.trainers.runtime.monitoring.status_server import report_progress
 from kfp_distributed.trainers.runtime.outputs.metrics_file import (
+    changing,
     checked_metrics,
     not_finite,
     read_epochs,
@@ -35,14 +36,17 @@ def record_epoch(file: Path, replica: str, epoch: int, epochs: int, metrics: Map
         replica: Name of the replica that trains, such as "worker-0".
         epoch: Number of the epoch, from 1.
         epochs: Number of the last epoch.
-        metrics: Metrics of the epoch, by name. "epoch" is left out, because it is the number of the epoch.
+        metrics: Metrics of the epoch, by name. "epoch" and "step" are left out, because they are numbers of the epoch.
 
     Raises:
         TypeError: A metric is not a number. The message names it.
     """
     values = checked_metrics("record_epoch", metrics)
-    values.pop("epoch", None)  # It is the number of the entry, and no metric.
-    past = [entry for entry in read_epochs(file) if entry["epoch"] < epoch]
+    with changing:
+        past = [entry for entry in read_epochs(file) if entry["epoch"] < epoch]
+        # The epoch of the model is that of an earlier training, which goes on now.
+        entries = {"replica": replica, "epochs": [*past, {"epoch": epoch, **values}], "model_epoch": None}
+        update_metrics_file(file, entries)
     before = not_finite(past[-1]) if past else set()
     for name in sorted(not_finite(values) - before):
         print(
@@ -50,9 +54,6 @@ def record_epoch(file: Path, replica: str, epoch: int, epochs: int, metrics: Map
             "or set a smaller learning rate",
             flush=True,
         )
-    # The epoch of the model is that of an earlier training, which goes on now.
-    entries = {"replica": replica, "epochs": [*past, {"epoch": epoch, **values}], "model_epoch": None}
-    update_metrics_file(file, entries)
     commit()
     progress = Progress(epoch, epochs, values)
     print(format_progress(progress), flush=True)

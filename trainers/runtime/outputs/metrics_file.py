@@ -6,6 +6,8 @@ be missing.
 
 import json
 import math
+import os
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +16,13 @@ from typing import Any, SupportsFloat
 from kfp_distributed.storage.files import unfinished_file
 
 NUMBERS = ("epoch", "step")
-"""Names of the numbers of epochs and steps. No metric of a step has one of these names."""
+"""Names of the numbers of epochs and steps. No metric has one of these names."""
+
+changing = threading.RLock()
+"""Held from reading a metrics file until it is written again: a thread writes steps when the replica must end."""
+
+# A fork would wait forever for a thread that it does not have.
+os.register_at_fork(before=changing.acquire, after_in_parent=changing.release, after_in_child=changing.release)
 
 _MODEL_EPOCH = "model_epoch"
 """Key of the epoch of the model in a metrics file."""
@@ -27,8 +35,7 @@ def read_epochs(file: Path) -> list[dict[str, float]]:
 
 def read_steps(file: Path) -> list[dict[str, float]]:
     """Return the steps of a metrics file, by number; [] if the file is missing or has another form."""
-    rows = _read_rows(file, "steps", "step")
-    return [{name: value for name, value in row.items() if name != "epoch"} for row in rows]
+    return _read_rows(file, "steps", "step")
 
 
 def _read_rows(file: Path, key: str, number: str) -> list[dict[str, float]]:
@@ -36,21 +43,26 @@ def _read_rows(file: Path, key: str, number: str) -> list[dict[str, float]]:
         content = json.loads(file.read_text()) if file.exists() else {key: []}
         if not {"epochs", "steps"} & content.keys():
             raise KeyError(key)
-        return [{number: row[number], **row} for row in content.get(key, [])]
+        return [{number: row[number], **_without_numbers(row)} for row in content.get(key, [])]
     except (AttributeError, KeyError, TypeError, ValueError):
         form = '{"replica": NAME, "epochs": [{"epoch": 1, ...}], "steps": [{"step": 1, ...}]}'
         print(f"{file.name} has not the form {form}", flush=True)
         return []
 
 
+def _without_numbers(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if name not in NUMBERS}
+
+
 def update_metrics_file(file: Path, changes: Mapping[str, Any]) -> None:
     """Change entries of a metrics file and keep the others, also those of other programs. None removes an entry."""
     content: dict[str, Any] = {}
-    with suppress(OSError, ValueError):
-        content = dict(json.loads(file.read_text()))
-    content = {name: value for name, value in {**content, **changes}.items() if value is not None}
-    with unfinished_file(file) as stream:
-        stream.write(json.dumps({"epochs": [], **content}).encode())
+    with changing:
+        with suppress(OSError, ValueError):
+            content = dict(json.loads(file.read_text()))
+        content = {name: value for name, value in {**content, **changes}.items() if value is not None}
+        with unfinished_file(file) as stream:
+            stream.write(json.dumps({"epochs": [], **content}).encode())
 
 
 def mark_model_epoch(file: Path, epoch: int | None) -> None:
@@ -81,7 +93,7 @@ def read_model_metrics(file: Path) -> dict[str, float]:
 
 
 def checked_metrics(function: str, metrics: Mapping[str, SupportsFloat]) -> dict[str, float]:
-    """Return metrics as floats by name.
+    """Return metrics as floats by name, without the numbers of epochs and steps, which are no metrics.
 
     Args:
         function: Name of the function that got them, for the error.
@@ -90,7 +102,7 @@ def checked_metrics(function: str, metrics: Mapping[str, SupportsFloat]) -> dict
     Raises:
         TypeError: A metric is not a number. The message names it.
     """
-    return {str(name): _number(function, name, value) for name, value in metrics.items()}
+    return _without_numbers({str(name): _number(function, name, value) for name, value in metrics.items()})
 
 
 def _number(function: str, name: object, value: object) -> float:

@@ -1,7 +1,6 @@
 """Records the metrics of steps: thinned in the metrics file, for TensorBoard, in lines, and for Kubeflow Trainer."""
 
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -14,6 +13,7 @@ from kfp_distributed.trainers.runtime.job_description import REPLICA_VARIABLE
 from kfp_distributed.trainers.runtime.monitoring.progress import Progress, format_progress
 from kfp_distributed.trainers.runtime.monitoring.status_server import report_progress
 from kfp_distributed.trainers.runtime.outputs.metrics_file import (
+    changing,
     checked_metrics,
     not_finite,
     read_steps,
@@ -26,7 +26,7 @@ TENSORBOARD_VARIABLE = "KFP_DISTRIBUTED_TENSORBOARD_DIR"
 """Environment variable with the folder for TensorBoard's logs; "" for none."""
 
 WRITE_SECONDS = 10.0
-"""Interval at which the file is written and stored, and a line is printed: that of the samples of a replica."""
+"""Seconds after which the next step is written and stored, and shown in a line: the interval of a replica's samples."""
 
 
 class StepRecorder:
@@ -40,15 +40,14 @@ class StepRecorder:
     def __init__(self, file: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._file, self._clock = file, clock
         self._points = StepPoints(read_steps(file))
-        self._shown, self._is_written = -WRITE_SECONDS, True
+        self._unwritten: list[tuple[int, Mapping[str, float]]] = []
+        self._shown = -WRITE_SECONDS
         self._not_finite: set[str] = set()
         self._has_left_out = False
         self._latest: dict[str, float] = {}
         """Latest value of each metric."""
         self._unshown: dict[str, float] = {}
         """Latest value of each metric that was recorded after the last line."""
-        # A thread writes the file when the replica must end. A signal handler of the program may, too.
-        self._lock, self._writing = threading.RLock(), threading.RLock()
         self._process = os.getpid()
 
     def record(self, step: int, steps: int, values: Mapping[str, float]) -> None:
@@ -56,9 +55,9 @@ class StepRecorder:
         for name in sorted(not_finite(values) - self._not_finite):
             print(f"warning: {name} is {values[name]} in step {step}", flush=True)
         self._not_finite = self._not_finite - values.keys() | not_finite(values)
-        with self._lock:
+        with changing:
             first = self._points.add(step, values)
-            self._is_written = False
+            self._unwritten.append((step, values))
             self._unshown |= {name: value for name, value in values.items() if name not in self._points.left_out}
         if self._points.left_out and not self._has_left_out:
             self._has_left_out = True
@@ -74,7 +73,7 @@ class StepRecorder:
         """Let the file be stored, and print and post the progress with the metrics of all steps since the last line."""
         self._shown = self._clock()
         commit_metrics()
-        with self._lock:
+        with changing:
             unshown, self._unshown = self._unshown, {}
             self._latest = self._latest | unshown
             latest = self._latest
@@ -83,23 +82,22 @@ class StepRecorder:
         report_progress(Progress(step, steps, latest, "step"))
 
     def write(self) -> bool:
-        """Write the file, and return True; False if it has all steps.
+        """Add the new steps to the file, and return True; False if there are none.
 
-        A fork of the process, such as a worker that loads rows, writes nothing: its copy of the steps is an old one.
+        The file may have steps that another process has added meanwhile, such as a fork that trains. A fork of this
+        process writes nothing of what it has of this object: this process writes it.
         """
         if os.getpid() != self._process:
             return False
-        with self._writing:
-            with self._lock:
-                if self._is_written:
-                    return False
-                rows, self._is_written = self._points.rows(), True
+        with changing:
+            if not self._unwritten:
+                return False
+            points = StepPoints(read_steps(self._file))
+            for step, values in self._unwritten:
+                points.add(step, values)
             replica = os.environ.get(REPLICA_VARIABLE, "replica-0")
-            try:
-                update_metrics_file(self._file, {"replica": replica, "steps": rows})
-            except BaseException:
-                self._is_written = False
-                raise
+            update_metrics_file(self._file, {"replica": replica, "steps": points.rows()})
+            self._points, self._unwritten = points, []
         return True
 
 
@@ -107,8 +105,9 @@ def record_step(file: Path, step: int, steps: int, metrics: Mapping[str, Support
     """Record a step of the training: for the report, MLflow and TensorBoard, and in the progress of the job.
 
     It may be called after each step, or after some. Of a training of 2,000 steps or more, one point of each metric is
-    kept of every 2, 4, 8, ... steps. The file is written and stored in the background every 10 seconds, with the next
-    checkpoint, and when the program ends. A process that is killed loses the points of the last 10 seconds.
+    kept of every 2, 4, 8, ... steps. The file is written and stored in the background with the first step after 10
+    seconds, with the next checkpoint, and when the program ends. A process that is killed loses the points since then:
+    those of up to 10 seconds.
 
     A step before the last one that was recorded removes the points after it: the training has begun again at a
     checkpoint. Step 0 removes none. A metric that becomes NaN or infinite causes a warning.
@@ -130,12 +129,11 @@ def record_step(file: Path, step: int, steps: int, metrics: Mapping[str, Support
     if step < 0 or steps < 0:
         raise ValueError(f"record_step: step={step}, steps={steps}; allowed are whole numbers of 0 or more")
     values = checked_metrics("record_step", metrics)
-    if "step" in values:
+    if "step" in metrics:
         raise ValueError(
-            f"record_step: a metric has the name 'step' (with the value {values['step']:g}), which is that of the "
-            "number of the step: pass the number as the argument step, and rename the metric or leave it out"
+            f"record_step: a metric has the name 'step' (with the value {float(metrics['step']):g}), which is that of "
+            "the number of the step: pass the number as the argument step, and rename the metric or leave it out"
         )
-    values.pop("epoch", None)
     # A fork that trains has a recorder of its own.
     _recorder(Path(file).absolute(), os.getpid()).record(int(step), int(steps), values)
 
