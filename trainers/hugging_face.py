@@ -74,7 +74,13 @@ class StoredMetrics(TrainerCallback):  # type: ignore[misc]  # Its types are tho
             trainer.args.save_total_limit = 2 if trainer.args.metric_for_best_model else 1
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:  # noqa: ANN401
-        """Begin to measure the speed."""
+        """Begin to measure the speed. From now on, only what `on_save` commits is stored.
+
+        Otherwise a checkpoint whose files are written slowly could be stored without the state of the optimizer, and a
+        Trainer continues after such a checkpoint without a word.
+        """
+        if state.is_world_process_zero:
+            commit()
         self._earlier = counted_tokens(state.log_history)
         self._tokens = max(self._earlier, state.num_input_tokens_seen)
         # DeepSpeed divides the parameters among the ranks.

@@ -196,7 +196,7 @@ def test_a_trainer_ends_with_a_checkpoint_when_a_replica_must_end(ended):
     assert ended() == {
         "code": 145,
         "asked": 3,
-        "stored": [["checkpoint-3"]],
+        "stored": ["commit", ["checkpoint-3"]],
         "steps": [[2, 12], [3, 18]],
         "kept": ["checkpoint-3"],
     }

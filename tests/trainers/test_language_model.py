@@ -42,20 +42,36 @@ def killed(
     dies: str = "",
     **parameters: object,
 ) -> None:
-    """Train. The last rank kills itself in step 3 once, after a checkpoint is in the folder `dies`."""
+    """Train. The last rank kills itself in step 3 once, after a checkpoint is in the folder `dies`.
+
+    The first checkpoint is written slowly. The folder `dies` gets a file `partial` if a part of it is stored.
+    """
     import os as system
     import signal
     import time
     from pathlib import Path
 
     from kfp_distributed.trainers import hugging_face, language_model
+    from kfp_distributed.trainers.language_training import supervised_tuning
     from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
+    from kfp_distributed.trainers.runtime.checkpoints.folder_uploads import LOOK_SECONDS
+
+    def stored() -> bool:
+        return bool([*Path(dies).glob("checkpoints/*/checkpoints/*.json")])
+
+    class SlowTuning(supervised_tuning.SupervisedTuning):
+        def _save_optimizer_and_scheduler(self, folder: str) -> None:
+            if system.environ["RANK"] == "0" and self.state.global_step == 2:
+                time.sleep(3 * LOOK_SECONDS)
+                if stored() and not Path(dies, "died").exists():
+                    Path(dies, "partial").touch()
+            super()._save_optimizer_and_scheduler(folder)
 
     class DyingMetrics(hugging_face.StoredMetrics):
         def on_step_end(self, args: object, state: object, control: object, **others: object) -> object:
             marker = Path(f"{dies}/died")
             if state.global_step == 3 and system.environ["RANK"] == "1" and not marker.exists():
-                while not [*Path(dies).glob("checkpoints/*/checkpoints/*.json")]:
+                while not stored():
                     time.sleep(0.05)
                 marker.touch()
                 system.kill(system.getpid(), signal.SIGKILL)
@@ -63,6 +79,7 @@ def killed(
 
     if dies:
         language_model.StoredMetrics = DyingMetrics
+        supervised_tuning.SupervisedTuning = SlowTuning
     folders = train_dir, validation_dir, model_dir, checkpoint_dir, metrics_dir
     language_model.language_model(*folders, LanguageModelParameters(**parameters))
 
@@ -146,7 +163,8 @@ def test_ranks_and_accumulation_change_nothing(train):
 
 
 def test_a_training_with_a_killed_rank_ends_as_if_nothing_had_happened(train, of_two_ranks):
-    rows, _, log = train(2, dies=True, lora_dropout=0.1, epochs=2)
+    rows, model, log = train(2, dies=True, lora_dropout=0.1, epochs=2)
+    assert not (model.parent / "partial").exists()
     assert "signal 9" in log
     assert re.search(r"continues after checkpoint-\d", log)
     expected = of_two_ranks[0]
