@@ -63,7 +63,7 @@ def test_a_killed_rank_changes_no_loss_with_either_operator(
                 "checkpoint_steps": 4,
                 "evaluate_steps": 4,
             },
-            pause=1.0,
+            pause=4.0,  # Both are killed before one of them ends.
             namespace=open_namespace,
             train_uri=f"{chats}/train_dataset",
             validation_uri=f"{chats}/validation_dataset",
