@@ -95,6 +95,12 @@ def test_a_file_may_have_one_column(column, ending, run, tmp_path):
     assert sorted(row[column] for row in rows_of(tmp_path, run(file))) == sorted(values)
 
 
+def test_an_error_about_a_file_of_one_column_says_how_to_write_separators(run, tmp_path):
+    (tmp_path / "data.csv").write_text("text\n" + "".join(f"One, {i}\n" for i in ROWS))
+    with pytest.raises(ValueError, match="or put texts with separators in double quotes"):
+        run(tmp_path / "data.csv")
+
+
 @pytest.mark.parametrize("ending", ["jsonl", "parquet", "csv"])
 @pytest.mark.parametrize("answer", [0, 2.5, 2**53 + 1, True])
 def test_answers_that_are_numbers_are_texts_in_all_formats(answer, ending, run, tmp_path):

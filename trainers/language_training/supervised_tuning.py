@@ -98,7 +98,7 @@ def _decoded(row: Mapping[str, str]) -> dict[str, Any]:
 
 def _dataset(rows: Sequence[dict[str, Any]]) -> Dataset:
     """Return rows with the columns that trl takes. Any others may have names that it takes for something else."""
-    used = [name for name in next(form for form in _FORMS if form[0] in rows[0]) if name in rows[0]]
+    used = [name for name in next(form for form in _FORMS if {*form} - {"tools"} <= {*rows[0]}) if name in rows[0]]
     table = pa.table({name: [json.dumps(row[name]) for row in rows] for name in used})
     # With a fingerprint, because datasets 5.2 would pickle the table for one, and cannot with pyarrow 25.
     return _Rows(InMemoryTable(table), fingerprint=uuid4().hex)

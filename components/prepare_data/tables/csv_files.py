@@ -411,5 +411,5 @@ def _explain_length(row: pa_csv.InvalidRow) -> str:
     if row.actual_columns == 1:
         advice += ", or remove the line if it is no row"
     if row.expected_columns == 1:
-        advice = "remove all lines above the names of the columns"
+        advice = "remove all lines above the names of the columns, or put texts with separators in double quotes"
     return f"has {row.actual_columns} values and the header has {row.expected_columns}: {advice}"
