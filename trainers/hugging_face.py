@@ -33,9 +33,11 @@ _GIB = 1 << 30
 class StoredMetrics(TrainerCallback):  # type: ignore[misc]  # Its types are those of an optional package.
     """Records what a Trainer logs as metrics of steps, stores its checkpoints, and ends it when a replica must end.
 
-    - Each log of the Trainer is recorded by `record_step`: loss, grad_norm, learning_rate and others. Those of an
-      evaluation have the prefix "val_" in place of "eval_", as in all trainings. There is a log before each evaluation
-      and each checkpoint.
+    - The numbers that the Trainer logs are recorded by `record_step`: loss, grad_norm, learning_rate and others, also
+      those that a program logs itself. Left out are its counters and summary: epoch, step, total_flos, train_loss,
+      num_tokens, num_input_tokens_seen, and train_ and eval_ with runtime, samples_per_second, steps_per_second,
+      tokens_per_second and model_preparation_time. Metrics of an evaluation have the prefix "val_" in place of
+      "eval_", as in all trainings. There is a log before each evaluation and each checkpoint.
     - tokens is the number of tokens so far, with those before a restart, and tokens_per_second that of all ranks since
       the last log, without evaluations and checkpoints. Trainers of trl count them. Others do it with
       `include_num_input_tokens_seen`.
@@ -48,10 +50,10 @@ class StoredMetrics(TrainerCallback):  # type: ignore[misc]  # Its types are tho
       `metric_for_best_model`. What is on the disk is stored with each checkpoint.
     - When a replica must end soon, the Trainer saves a checkpoint after this step, and the program ends in all ranks
       when it is stored. All replicas are restarted then.
+    - The Trainer shows no progress bars, and prints no logs of its own.
 
     Checkpoints and early ends are those of a training function. In a command, only the metrics are recorded: the files
     in checkpoint_dir are stored once they have not changed for some seconds.
-    - The Trainer shows no progress bars, and prints no logs of its own.
     """
 
     def __init__(self, trainer: Trainer, metrics_dir: str) -> None:

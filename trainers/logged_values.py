@@ -1,6 +1,7 @@
 """What the Trainer of transformers logs -> metrics of steps, and how much of its GPUs a training uses. Pure."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 PEAK_TFLOPS = (
@@ -20,23 +21,24 @@ PEAK_TFLOPS = (
 """Peak of the matrix units of a GPU for dense 16-bit numbers, in 10^12 operations per second, by words of its name. The
 numbers are from the data sheets of NVIDIA. The first words that fit count."""
 
-_LEFT_OUT = {"epoch", "tokens", "total_flos", "num_tokens", "num_input_tokens_seen", "step"}
-_SPEEDS = ("_runtime", "_per_second", "_preparation_time")
+_LEFT_OUT = re.compile(
+    "epoch|step|total_flos|train_loss|num_input_tokens_seen|(eval_)?num_tokens"
+    "|(train|eval.*)_(runtime|(samples|steps|tokens)_per_second|model_preparation_time)"
+)
+"""Names that are no metrics: numbers of the step, counters, the loss of the whole training, and durations and speeds,
+also those of an evaluation of one of several datasets."""
 
 
 def step_values(logs: Mapping[str, object]) -> dict[str, float]:
-    """Return the metrics of a log of the Trainer.
+    """Return the metrics of a log of the Trainer, without what is no number or what `StoredMetrics` leaves out.
 
-    Metrics of an evaluation have "val_" in place of "eval_". Durations, counters, the summary of the whole training,
-    such as "train_loss", and what is no number are left out.
+    Metrics of an evaluation have "val_" in place of "eval_".
     """
-    values = {}
-    for name, value in logs.items():
-        is_metric = isinstance(value, int | float) and not name.startswith("train_") and not name.endswith(_SPEEDS)
-        plain = name.removeprefix("eval_")
-        if is_metric and plain not in _LEFT_OUT:
-            values[f"val_{plain}" if plain != name else name] = float(value)  # type: ignore[arg-type]
-    return values
+    return {
+        re.sub("^eval_", "val_", name): float(value)
+        for name, value in logs.items()
+        if isinstance(value, int | float) and not _LEFT_OUT.fullmatch(name)
+    }
 
 
 def counted_tokens(history: Sequence[Mapping[str, object]]) -> int:

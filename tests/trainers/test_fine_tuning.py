@@ -94,11 +94,27 @@ def test_metrics_of_steps_are_kept_and_go_on_after_a_restart(trained):
     assert trained[1][0].model.metrics["val_loss"] == second[-1]["val_loss"]
 
 
+TOKENS = """
+import sys
+from datasets import Dataset
+from pathlib import Path
+from transformers import AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
+rows = Dataset.from_parquet(sorted(map(str, Path(sys.argv[2]).rglob("*.parquet"))), keep_in_memory=True)
+counts = [len(tokenizer(row["message"] + row["team"] + tokenizer.eos_token)["input_ids"]) for row in rows]
+print(len(counts), len(set(counts)), sum(counts))
+"""
+
+
 def test_each_row_is_trained_on_once_in_an_epoch(trained, folder):
-    """Two ranks of 64 rows in 4 steps of 32. With the rows of its rank alone, each would train on half of them."""
-    manifest = json.loads((folder / "train_dataset" / "dataset.json").read_text())
-    assert sum(shard["rows"] for shard in manifest["shards"]) == 128
-    assert len(trained[0][0].metrics["master-0"]) * 32 == 128
+    """Two ranks of 64 rows in 4 steps of 32. Ranks with the same rows would train on other numbers of tokens."""
+    command = forked(environment("torch2"), "-c", TOKENS, folder / "tiny-llama", folder / "train_dataset")
+    answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    rows, lengths, tokens = map(int, answer.splitlines()[-1].split())
+    steps = trained[0][0].metrics["master-0"]
+    assert len(steps) * 32 == rows == 128
+    assert lengths > 5
+    assert steps[-1]["tokens"] == tokens
 
 
 def test_the_log_has_lines_of_progress_and_no_bars(trained):
