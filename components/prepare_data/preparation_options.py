@@ -194,7 +194,7 @@ def _check_kind(column: str, kind: str) -> None:
     elif not is_form(form_of(kind)):
         raise ValueError(
             f"columns: the kind of {column!r} is {kind!r}: after date must be a format of Python's strptime that has "
-            'the year, such as "date %d/%m/%Y"'
+            'the year, such as "date %d/%m/%Y". A day needs a month, and a week a weekday, such as "date %Y-%W-%w"'
         )
 
 

@@ -1,6 +1,7 @@
 """Dates that are numbers, which lose zeros: they are read as they were written, or refused."""
 
 import datetime
+import itertools
 import re
 
 import pyarrow as pa
@@ -133,3 +134,20 @@ def test_a_year_has_no_day_behind_its_last_one(year, days, form):
 
     assert date_of(text(days), form) == datetime.date(year, 12, 31)
     assert date_of(text(days + 1), form) is None
+
+
+WEEKS = ["%Y-%W-%w", "%Y-%U-%w", "%G-%V-%u", "%G-W%V-%u", "%W/%w/%Y", "%y %U %w", "%a %W %Y", "%Y-%W-%w %H:%M"]
+
+
+@pytest.mark.parametrize("form", WEEKS)
+def test_a_year_has_no_week_before_its_first_one_or_behind_its_last_one(form):
+    """strptime reads week 53 of a year with 52 weeks as the first week of the next year."""
+    first = datetime.datetime(2018, 1, 1, 12, 30, tzinfo=datetime.UTC)
+    days = [first + datetime.timedelta(number) for number in range(-7, 4 * 366)]
+    dates = {day.strftime(form): day.date() for day in days}
+    for year, week, weekday in itertools.product(range(2018, 2022), range(54), range(7)):
+        parts = {"%Y": f"{year}", "%G": f"{year}", "%y": f"{year}"[2:], "%H": "12", "%M": "30"}
+        parts |= dict.fromkeys(("%W", "%U", "%V"), f"{week:02}")
+        parts |= {"%w": f"{weekday}", "%u": f"{weekday + 1}", "%a": datetime.date(2018, 1, weekday + 1).strftime("%a")}
+        text = re.sub("%.", lambda part, parts=parts: parts[part[0]], form)
+        assert date_of(text, form) == dates.get(text), text

@@ -131,6 +131,13 @@ def test_texts_of_another_form_are_no_dates(text):
         ("%d.%m.%y %H:%M", True),
         ("%Y", True),
         ("%d/%m/%Y %z", True),
+        *(
+            (form, True)
+            for form in ("%y%j", "%Y %b", "%A %d %B %Y", "%m/%d/%Y %I:%M %p", "%Y-%m-%d %H:%M:%S.%f %Z", "%c")
+        ),
+        *((form, True) for form in ("%Y-%W-%w", "%a, week %U of %Y", "%G-W%V-%u", "%Y-%m-%d %H:%M:%S.%f %Z")),
+        # Texts of several days, of which strptime would read each as one.
+        *((form, False) for form in ("%Y-%W", "%U %Y", "%A %Y", "%Y-%d", "%u %Y", "%Y-%m-%d %M %p", "%G-%V")),
         ("%d/%m", False),
         ("", False),
         ("DD/MM/YYYY", False),

@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -172,12 +171,16 @@ def _is_plain(text: str, form: str) -> bool:
 
 
 def is_form(form: str) -> bool:
-    """Return whether a text is a format of strptime that has the year."""
-    example = datetime(2024, 1, 31, 13, 5, tzinfo=UTC)
+    """Return whether a text is a format of strptime whose texts have the year, and are of one day, month or year."""
+    example = datetime(2024, 11, 20, 13, 5, tzinfo=UTC)
+    text = example.strftime(form)
     try:
-        return datetime.strptime(example.strftime(form), form).year == example.year
+        parsed = datetime.strptime(text, form).replace(tzinfo=UTC)
     except (ValueError, re.error):  # A directive that occurs twice is an error of the regular expression.
         return False
+    # Without a weekday, strptime ignores the week, and without a month, the day is one of January.
+    days = ("2024-11-20", "2024-11-01", "2024-01-01")
+    return parsed.strftime(form) == text and parsed.date().isoformat() in days
 
 
 def date_kind(form: str) -> str:
@@ -399,7 +402,16 @@ def _day(text: str, form: str) -> datetime:
 
 def _parsed(text: str, form: str) -> datetime:
     parsed = datetime.strptime(text, form)
-    # Day 366 of a year of 365 days becomes the first day of the next year.
-    if "%j" in form and time.strptime(text, form).tm_yday != parsed.timetuple().tm_yday:
-        raise ValueError(text)
+    # Day 366 of a year of 365 days becomes the first day of the next year, and weeks that a year lacks another week.
+    if re.search("%[jUVW]", form) and (found := re.fullmatch(_pattern_of_numbers(form), text.strip())):
+        names = re.findall("%[YGyjUVW]", form)
+        if any(int(number) != int(parsed.strftime(name)) for name, number in zip(names, found.groups(), strict=True)):
+            raise ValueError(text)
     return parsed
+
+
+@lru_cache
+def _pattern_of_numbers(form: str) -> str:
+    widths = {"Y": "4", "G": "4", "y": "2", "j": "1,3", "U": "1,2", "V": "1,2", "W": "1,2"}
+    escaped = re.escape(form).replace(r"\ ", r"\s*")
+    return re.sub("%(.)", lambda part: rf"(\d{{{widths[part[1]]}}})" if part[1] in widths else ".+?", escaped)
