@@ -55,6 +55,28 @@ def test_a_file_of_a_split_that_does_not_show_its_decimals_has_those_of_the_sour
     assert run(main, "points", **options)["test"].rows == 2
 
 
+@pytest.mark.parametrize("name", ["test.txt", "test.data"])
+def test_columns_that_blanks_separate_have_points_whatever_the_source_has(file, run, name):
+    main = file("main.csv", "x;label\n" + "37,1;a\n2,5;b\n" * 20)
+    test = file(name, "x label\n" + "0.5  a\n0.25 b\n" * 5)
+    assert run(main, sources={"test": str(test)}, validation_fraction=0)["test"].rows == 10
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ("7;a\n2;b\n", "as in the source that comes first, because its first rows do not tell"),
+        ("1,234;a\n2,345;b\n", "as in the source that comes first, because its first rows do not tell"),
+        ("1,5;a\n2,5;b\n", "as its first rows show"),
+    ],
+    ids=["no_decimals", "maybe_thousands", "commas"],
+)
+def test_the_log_says_why_numbers_have_decimal_commas(file, run, capsys, rows, reason):
+    main = file("main.csv", "x;label\n" + "37,1;a\n2,5;b\n" * 20)
+    run(main, sources={"test": str(file("test.csv", f"x;label\n{rows}"))}, validation_fraction=0)
+    assert f"test.csv: numbers have decimal commas, {reason}\n" in capsys.readouterr().out
+
+
 def test_points_in_all_numbers_of_a_file_with_semicolons_are_named(file, run, capsys):
     run(file("data.csv", "x;label\n" + "".join(f"1.{100 + i};{'ab'[i % 2]}\n" for i in range(40))))
     assert "column 'x' has numbers such as 1.100, and all fractions have three digits" in capsys.readouterr().out

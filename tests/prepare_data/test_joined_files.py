@@ -66,7 +66,15 @@ def test_the_files_of_splits_and_like_have_the_same_rule(file, run):
 
 @pytest.mark.parametrize(
     ("header", "row"),
-    [("c,label", "c,a"), ("a.b,label", "axb,label"), ("c,label", "x,label"), ("c,label", "c,"), ("word", "word")],
+    [
+        ("c,label", "c,a"),
+        ("a.b,label", "axb,label"),
+        ("c,label", "x,label"),
+        ("c,label", "c,"),
+        ("word", "word"),
+        ("u,v", "U,V"),
+        ("x1_a,no", "X1_A,No"),
+    ],
 )
 @pytest.mark.usefixtures("small")
 def test_other_rows_with_a_name_are_data(file, run, header, row):

@@ -60,18 +60,15 @@ def detect_format(
     elif "separator" not in csv_format.given and rows:
         found = _separator(rows[:_LINES], csv_format.separator, may_be_blanks=may_be_blanks)
         if found == " ":
-            csv_format, start = replace(csv_format, separator="\t", blanks="separate"), b""
+            csv_format = replace(csv_format, separator="\t", blanks="separate")
             lines.append("the columns are separated by blanks")
         elif found != csv_format.separator:
             csv_format = replace(csv_format, separator=found)
             lines.append(f"the columns are separated by {found!r}, as its first rows show")
-    if (
-        csv_format.separator in (";", "\t")
-        and "decimal" not in csv_format.given
-        and _has_decimal_commas(start, decimal)
-    ):
+    is_open = csv_format.separator in (";", "\t") and csv_format.blanks != "separate"
+    if is_open and "decimal" not in csv_format.given and (reason := _reason_for_commas(start, decimal)):
         csv_format = replace(csv_format, decimal=",")
-        lines.append("numbers have decimal commas, as its first rows show")
+        lines.append(f"numbers have decimal commas, {reason}")
     separator, values = re.escape(csv_format.separator.encode()), b"\n".join(rows[1:])
     other = separator + rb"(?! |\r?$|" + separator + b")"
     if re.search(separator + b" ", values) and not re.search(other, values, re.M):
@@ -80,12 +77,12 @@ def detect_format(
     return csv_format, lines
 
 
-def _has_decimal_commas(start: bytes, usual: str) -> bool:
-    """Return whether more values are numbers with a decimal comma than with a decimal point.
+def _reason_for_commas(start: bytes, usual: str) -> str:
+    """Return why numbers have decimal commas: more values have one than a decimal point. "" if they have points.
 
     Args:
         start: The first rows.
-        usual: Decimal sign if there is neither; "" for a point.
+        usual: Decimal sign of the source if there is neither; "" for a point.
 
     Raises:
         ValueError: All commas may separate thousands.
@@ -98,14 +95,14 @@ def _has_decimal_commas(start: bytes, usual: str) -> bool:
 
     commas, points = len(cells(b",")), len(cells(b"."))
     if not commas and not points and usual == ",":
-        return True
+        return "as in the source that comes first, because its first rows do not tell"
     if not commas and not points and (unclear := cells(b",", of_thousands=True)):
         shown = unclear[0].decode()
         raise ValueError(
             f'it has numbers such as {shown}: if commas are decimal ones, set csv_format to {{"decimal": ","}}. If '
             f'they separate thousands, write {shown.replace(",", "")}, or set "decimal" to "." to read texts'
         )
-    return commas > points
+    return "as its first rows show" if commas > points else ""
 
 
 def _separator(rows: Sequence[bytes], usual: str, *, may_be_blanks: bool) -> str:
@@ -211,7 +208,8 @@ def repeated_headers(rows: pa.RecordBatch, first: str, missing: Set[str]) -> NDA
     """Return which rows have the names of their columns again, as in files that were joined.
 
     One column alone tells nothing, because a word may be its name and a value. Numbers are names, too, such as years,
-    but one value must be a text. Blanks around the names and the case of their letters do not matter.
+    but one value must be a text. Blanks around the names do not matter. Nor does the case of their letters where a name
+    has three letters in a row: other words in capital letters are usually values.
 
     Args:
         rows: Rows as texts, bytes and numbers.
@@ -223,13 +221,14 @@ def repeated_headers(rows: pa.RecordBatch, first: str, missing: Set[str]) -> NDA
     names = [*compress(rows.schema.names, are_texts)]
     if rows.num_columns < 2 or not {*names} - missing:
         return found[:0]
+    in_any_case = any(re.search(r"[^\W\d_]{3}", name) for name in {*names} - missing)
     # Most rows differ in the first column that is compared.
     for name in sorted(rows.schema.names, key=lambda name: (name not in names, name.strip() in missing)):
         if not len(found):
             break
         values = rows[name].take(pa.array(found)) if len(found) < rows.num_rows else rows[name]
         if name in names:
-            are_equal = _are_name(values, name, may_have_mark=name == first)
+            are_equal = _are_name(values, name, may_have_mark=name == first, in_any_case=in_any_case)
         elif re.fullmatch(FINITE, name):
             are_equal = pc.equal(values, float(name))
         else:
@@ -238,15 +237,11 @@ def repeated_headers(rows: pa.RecordBatch, first: str, missing: Set[str]) -> NDA
     return found
 
 
-def _are_name(values: pa.Array, name: str, *, may_have_mark: bool) -> pa.BooleanArray:
-    """Return which values are a name, with any case and with blanks around it."""
-    mark, size = "(?:\ufeff)?" if may_have_mark else "", len(name.strip().encode())
-    # Nearly all values have another length, which is compared faster. Small and large letters may differ by a byte.
-    lengths = pc.binary_length(values)
-    have_length = pc.and_(pc.greater_equal(lengths, size - 8), pc.less_equal(lengths, size + 16))
+def _are_name(values: pa.Array, name: str, *, may_have_mark: bool, in_any_case: bool) -> pa.BooleanArray:
+    """Return which values are a name with blanks around it."""
+    mark = "(?:\ufeff)?" if may_have_mark else ""
     pattern = rf"^{mark}\s*{re.escape(name.strip())}\s*$"
-    found = pc.if_else(have_length, values, pa.scalar(None, values.type))
-    return pc.match_substring_regex(found, pattern, ignore_case=True)
+    return pc.match_substring_regex(values, pattern, ignore_case=in_any_case)
 
 
 def check_no_header(rows: pa.RecordBatch) -> None:
