@@ -7,10 +7,11 @@ try:
   if 'library.zip' in library.namelist(): library = zipfile.ZipFile(io.BytesIO(library.read('library.zip')))
   files = {path: library.read(path) for path in library.namelist() if path[-1] != '/'} | {'job.json': job}
   parts = (f'{path}\0{len(files[path])}\0'.encode() + files[path] for path in sorted(files))
-  found = 'SHA-256 ' + hashlib.sha256(b''.join(parts)).hexdigest()
-except Exception as error: found = repr(error)
-if found != 'SHA-256 ' + expected:
-  text = f'ConfigMap {name} was replaced: {found}, expected SHA-256 {expected}; none of its code was run'
+  found = hashlib.sha256(b''.join(parts)).hexdigest()
+  problem = '' if found == expected else f'was replaced: SHA-256 {found}'
+except Exception as error: problem = f'could not be read: {error!r}'
+if problem:
+  text = f'ConfigMap {name} {problem}, expected SHA-256 {expected}; none of its code was run'
   with open(message, 'w') as file: file.write(text)
   sys.exit(text)
 # An earlier container of this pod may have made the copy. job.json is written last: it shows that the copy is complete.

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from dataclasses import replace
 
 import pytest
@@ -86,30 +87,31 @@ OTHER_JOB = replace(JOB.description, program={"command": ["curl"]}).to_json()
 
 
 @pytest.mark.parametrize(
-    ("archive", "job"),
+    ("archive", "job", "problem"),
     [
-        (make_archive(EVIL), None),
-        (make_archive({**LIBRARY, "kfp_distributed/more.py": b""}), None),
-        (make_archive({name: LIBRARY[name] for name in sorted(LIBRARY)[:1]}), None),
-        (make_archive(LIBRARY)[:-9], None),
-        (b"", None),
-        (None, OTHER_JOB),
+        (make_archive(EVIL), None, "was replaced: SHA-256 "),
+        (make_archive({**LIBRARY, "kfp_distributed/more.py": b""}), None, "was replaced: SHA-256 "),
+        (make_archive({name: LIBRARY[name] for name in sorted(LIBRARY)[:1]}), None, "was replaced: SHA-256 "),
+        (make_archive(LIBRARY)[:-9], None, "could not be read: BadZipFile"),
+        (b"", None, "could not be read: BadZipFile"),
+        (None, OTHER_JOB, "was replaced: SHA-256 "),
     ],
     ids=["another file", "one more file", "one file less", "damaged", "empty", "another job"],
 )
-def test_nothing_of_replaced_code_is_run(pod, archive, job):
+def test_nothing_of_replaced_code_is_run(pod, archive, job, problem):
     replaced(pod, archive, job)
     done = pod.run()
     # Codes from 1 to 127 are permanent failures for the step, for the operators and for the failure policy of a Job.
     assert (done.returncode, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()
-    assert line.startswith("ConfigMap a-job-code was replaced: ")
+    assert line.startswith(f"ConfigMap a-job-code {problem}")
     assert pod.message.read_text() == line
     assert copies(pod) == {}
 
 
-def test_files_that_are_compressed_together_are_the_same_code(pod):
-    (pod.mount / "library.zip").write_bytes(make_small_archive(LIBRARY))
+@pytest.mark.parametrize("compression", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2])
+def test_files_that_are_compressed_together_are_the_same_code(pod, compression):
+    (pod.mount / "library.zip").write_bytes(make_small_archive(LIBRARY, compression))
     assert pod.run().stdout == OUTPUT
 
 

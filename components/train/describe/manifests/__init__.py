@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import zipfile
 from base64 import b64encode
 from typing import NamedTuple
 
@@ -95,15 +96,16 @@ def spec_hash(spec: object, job: TrainingJob, settings: ClusterSettings) -> str:
 def code_config_map(job: TrainingJob, settings: ClusterSettings) -> Object:
     """Return the ConfigMap with the job's description and the archive of the library. It is immutable.
 
-    If the files have no room with each one compressed by itself, they are compressed together, for which Python needs
-    the module bz2.
+    If the files have no room with each one compressed by itself, they are compressed together. If they still have none,
+    bzip2 compresses them, which not every build of Python can read.
 
     Raises:
         ValueError: Both together exceed the size limit of a ConfigMap.
     """
     description, archive = job.description.to_json(), make_archive(settings.library)
-    if len(description.encode()) + len(archive) > _LARGEST_CONFIG_MAP:
-        archive = min(archive, make_small_archive(settings.library), key=len)
+    for compression in (zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2):
+        if len(description.encode()) + len(archive) > _LARGEST_CONFIG_MAP:
+            archive = min(archive, make_small_archive(settings.library, compression), key=len)
     if (size := len(description.encode()) + len(archive)) > _LARGEST_CONFIG_MAP:
         raise ValueError(
             f"train_specification and train_parameters have {size} bytes together with the library; the limit of a "
