@@ -344,6 +344,20 @@ record(100, 101, "test_loss")
     assert rows[100] == {"step": 100, "loss": 1.0, "test_loss": 1.0}
 
 
+def test_a_fork_records_whatever_a_thread_was_writing(steps_of):
+    rows = steps_of("""
+import threading
+from kfp_distributed.trainers.runtime.outputs.metrics_file import update_metrics_file
+
+other, is_over = Path("other.json"), threading.Event()
+threading.Thread(target=lambda: [update_metrics_file(other, {}) for _ in iter(is_over.is_set, True)]).start()
+for step in range(4, 24):
+    fork(lambda: record(step, step))()
+is_over.set()
+""")
+    assert [row["step"] for row in rows] == list(range(24))
+
+
 def test_threads_that_write_one_file_lose_neither_epochs_nor_steps(file):
     recorder = StepRecorder(file)
     before = sys.getswitchinterval()
