@@ -50,7 +50,8 @@ def language_model(
     trainer = supervised_tuning(parameters, rows, validation, checkpoint_dir, ranks)
     trainer.add_callback(StoredMetrics(trainer, metrics_dir))
     if trainer.is_world_process_zero():
-        print(f"{len(rows):,} rows, {describe_tokens(trainer)}; {ranks} ranks", flush=True)
+        packed = f"{len(rows):,} rows are packed into " * parameters.packing
+        print(f"{packed}{describe_tokens(trainer)}; {ranks} ranks", flush=True)
         print(f"continues after {Path(newest).name}" if newest else "begins without a checkpoint", flush=True)
     trainer.train(resume_from_checkpoint=newest)
     if not trainer.is_world_process_zero():

@@ -46,6 +46,7 @@ def test_the_pipeline_of_the_readme_trains_and_exports(in_folder):
         ("horovod_convolution.py", "train_on_digits"),
         ("text_classification.py", "classify_messages"),
         ("fine_tuning.py", "fine_tune_on_messages"),
+        ("fine_tuned_chats.py", "fine_tune_on_chats"),
     ],
 )
 def test_the_pipelines_with_functions_of_your_own_compile(file, pipeline, tmp_path):
