@@ -12,7 +12,7 @@ DISTRIBUTION ?= {"distribution_type":"TF","number_of_workers":3,"number_of_param
 # With it, each of the many processes that tests start would compile the library anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test environments debian-packages test-cluster test-cluster-mpi lint types specs bench bench-ways bench-logs bench-overview bench-tables bench-public-tables bench-large bench-checkpoints bench-feeding bench-export
+.PHONY: demo check test environments debian-packages test-cluster test-cluster-mpi lint types specs bench bench-ways bench-logs bench-overview bench-tables bench-public-tables bench-large bench-checkpoints bench-fine-tuning bench-feeding bench-export
 .PHONY: bench-cluster bench-generations soak cluster-named images image-name docs docs-serve screenshots release clean
 
 # BUILD is the command that builds an image, without the name at its end. FIND succeeds if an image of the name that is
@@ -139,6 +139,9 @@ bench-large: $(STAMP)  ## measures prepare_data with sources of SIZE=10 GB in FO
 
 bench-checkpoints: $(STAMP)  ## measures the pause of a checkpoint of 2 GB; prints the results and writes benchmarks/checkpoint_pause.md
 	$(BIN)/python benchmarks/checkpoint_pause.py
+
+bench-fine-tuning: $(STAMP)  ## compares the trainer language_model with a plain script of trl; prints the results and writes benchmarks/fine_tuning.md
+	$(BIN)/python benchmarks/fine_tuning.py
 
 bench-feeding: $(STAMP) environments  ## measures how fast trainers read rows; prints the results and writes benchmarks/feeding.md
 	$(BIN)/python benchmarks/feeding.py
