@@ -1,19 +1,23 @@
 """The trainer `language_model`: supervised fine-tuning of a language model, of an adapter or of all parameters."""
 
+import gc
 import json
 import os
 from pathlib import Path
 
+import torch
 from transformers.trainer_utils import get_last_checkpoint
 
 from kfp_distributed.trainers.hugging_face import StoredMetrics
 from kfp_distributed.trainers.language_rows import language_rows
-from kfp_distributed.trainers.language_training.adapters import save_merged
+from kfp_distributed.trainers.language_training.adapters import save_merged, without_adapter
 from kfp_distributed.trainers.language_training.base_folder import base_folder, content_hash
+from kfp_distributed.trainers.language_training.held_out_answers import HeldOutAnswers
 from kfp_distributed.trainers.language_training.rank_checks import check_gpus
 from kfp_distributed.trainers.language_training.supervised_tuning import (
     SupervisedTuning,
     describe_tokens,
+    load_base,
     supervised_tuning,
 )
 from kfp_distributed.trainers.programs.base_model import parse_hub
@@ -40,7 +44,7 @@ def language_model(
         validation_dir: Folder of the validation dataset; "" for none.
         model_dir: Folder for the adapter or the model, in rank 0.
         checkpoint_dir: Folder for the checkpoints of rank 0.
-        metrics_dir: Folder for training.json of rank 0.
+        metrics_dir: Folder for training.json and answers.json of rank 0.
         parameters: Its parameters.
     """
     check_gpus()
@@ -56,7 +60,21 @@ def language_model(
     trainer.train(resume_from_checkpoint=newest)
     if not trainer.is_world_process_zero():
         return
+    model, device = trainer.accelerator.unwrap_model(trainer.model), trainer.args.device
+    size = trainer.args.per_device_eval_batch_size
+    answers = HeldOutAnswers(validation, trainer.processing_class, size, parameters.max_length)
+    answers.ask("tuned", lambda: model)
+    if parameters.method == "lora":
+        with without_adapter(model):
+            answers.ask("base", lambda: model)
     _save(trainer, parameters, Path(model_dir))
+    if parameters.method == "full":
+        del trainer, model  # The memory of the GPU may not have room for both models.
+        gc.collect()
+        torch.cuda.empty_cache()
+        folder, template = base_folder(parameters.base_model), parameters.chat_template
+        answers.ask("base", lambda: load_base(folder, template, parameters.method)[0].to(device))
+    answers.write(metrics_dir)
 
 
 def _save(trainer: SupervisedTuning, parameters: LanguageModelParameters, folder: Path) -> None:

@@ -16,6 +16,7 @@ from kfp_distributed.components.train.run.conclusions.status import advance, beg
 from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, LogLine, ReplicaChanged
 from kfp_distributed.components.train.tell.report import job_page
 from kfp_distributed.reports.page import render_page
+from kfp_distributed.trainers.runtime.outputs.answers_file import HeldOutAnswer
 
 pytestmark = [pytest.mark.takes(16), pytest.mark.figures]
 
@@ -38,7 +39,9 @@ def training():
     ):
         status = advance(status, fact)
     metrics = {"worker-0": [{"epoch": 1, "loss": math.nan, **dict.fromkeys(TEXTS, 1e300)}, {"epoch": 2, LONG: 1}]}
-    return render_page("train.html", job_page(status, metrics, {"kind": reason}, failure_cause(status)))
+    answers = [HeldOutAnswer(reason, *TEXTS)]
+    content = job_page(status, metrics, {"kind": reason}, failure_cause(status), answers=answers)
+    return render_page("train.html", content)
 
 
 def evaluation():

@@ -32,7 +32,7 @@ def function(source):
     return {"function": "fit", "source": source}
 
 
-# Resumes from its checkpoint and saves a model.
+# Resumes from its checkpoint and saves a model, metrics, and answers as `language_model` does.
 FIT = function("""
 def fit(train_dir, model_dir, checkpoint_dir, metrics_dir, epochs: int = 1):
     import json, os
@@ -46,6 +46,8 @@ def fit(train_dir, model_dir, checkpoint_dir, metrics_dir, epochs: int = 1):
     Path(model_dir, "weights").write_text(str(begun + epochs))
     history = [{"epoch": begun + epochs, "loss": 0.5, "accuracy": float("nan"), "remark": "good", "updates": 10**400}]
     Path(metrics_dir, "training.json").write_text(json.dumps({"replica": "worker-0", "epochs": history}))
+    answers = [{"prompt": "1 + 1?", "reference": "2", "base": "I add", "tuned": "It is 2"}]
+    Path(metrics_dir, "answers.json").write_text(json.dumps(answers))
 """)
 
 

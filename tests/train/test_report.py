@@ -6,16 +6,18 @@ from train.programs.jobs import make_job, workers
 
 from kfp_distributed.components.train.run.conclusions.status import advance, begin, failure_cause
 from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, LogLine, ReplicaChanged, ReplicaSample, Span
-from kfp_distributed.components.train.run.stored_metrics import read_metrics
+from kfp_distributed.components.train.run.stored_metrics import read_answers, read_metrics
 from kfp_distributed.components.train.tell.mlflow_tracker import new_metrics
 from kfp_distributed.components.train.tell.report import MAX_CURVES, MAX_EVENTS, MAX_TEXT, JobPage, job_page
 from kfp_distributed.reports.charts import Mark, line_chart, timeline
 from kfp_distributed.reports.page import render_page
 from kfp_distributed.reports.parts import Table
+from kfp_distributed.trainers.runtime.outputs.answers_file import HeldOutAnswer
 from kfp_distributed.trainers.sync import record_epoch, record_step
 
 pytestmark = [pytest.mark.takes(4), pytest.mark.figures]
 
+ANSWERS = (HeldOutAnswer("user: 1 + 1?", "2", "3", "It is\n2"), HeldOutAnswer("user: 2 + 1?", "3", "4", "It is\n3"))
 REPLICA_COLUMNS = ("replica", "state", "end", "restarts", "peak memory", "pip", "node")
 
 
@@ -60,7 +62,8 @@ def test_the_report_says_which_epoch_the_model_is_of_and_which_is_the_best(model
 
 
 def test_content_of_a_report():
-    assert job_page(status(*SUCCEEDED), RECORDED, {"kind": "TFJob"}, model_epoch=3) == JobPage(
+    page = job_page(status(*SUCCEEDED), RECORDED, {"kind": "TFJob"}, model_epoch=3, answers=ANSWERS)
+    assert page == JobPage(
         title="a-job",
         succeeded=True,
         outcome="succeeded after 1 min 2 s",
@@ -91,6 +94,10 @@ def test_content_of_a_report():
             ),
         ),
         measure_count=1,
+        answers=Table(
+            ("prompt", "reference", "base model", "tuned model"),
+            (("user: 1 + 1?", "2", "3", "It is\n2"), ("user: 2 + 1?", "3", "4", "It is\n3")),
+        ),
         timeline=timeline(
             "Replicas over time",
             {
@@ -136,10 +143,11 @@ def test_content_of_a_report():
 
 
 def test_the_page_shows_all_content():
-    content = job_page(status(*SUCCEEDED), RECORDED, {"kind": "TFJob"})
+    content = job_page(status(*SUCCEEDED), RECORDED, {"kind": "TFJob"}, answers=ANSWERS)
     page = Page(render_page("train.html", content))
     charts = [*content.curves, content.timeline, *content.usage]
-    tables = [*(chart.table for chart in charts), content.replicas, content.events]
+    curve, *others = (chart.table for chart in charts)
+    tables = [curve, content.answers, *others, content.replicas, content.events]
     assert page.tables == [[list(row) for row in (table.columns, *table.rows)] for table in tables]
     assert [tag["data-figure"] for tag in page.all("div") if "data-figure" in tag] == [c.summary for c in charts]
     texts = {"a-job", "succeeded after 1 min 2 s", "Job a-job", "Best loss", "Throughput", content.manifest}
@@ -237,6 +245,7 @@ def test_nothing_that_a_replica_or_a_user_names_becomes_markup():
             {text: [{"epoch": 1, text: 1.0}, {"epoch": 2, text: float("nan")}]},
             {"metadata": {"name": text}},
             f"ValueError: {text}",
+            answers=[HeldOutAnswer(text, text, text, text)],
         )
         return Page(render_page("train.html", content))
 
@@ -245,6 +254,7 @@ def test_nothing_that_a_replica_or_a_user_names_becomes_markup():
     assert page.table("node")[0] == dict(
         zip(REPLICA_COLUMNS, ("worker-0", "failed", evil, "0", "", "", ""), strict=True)
     )
+    assert [*page.table("tuned model")[0].values()] == [evil] * 4
     assert {
         evil,
         "failed after 2 s",
@@ -290,6 +300,13 @@ def test_an_epoch_too_large_for_a_float_leaves_its_metrics_out(tmp_path):
     kept = {"replica": "worker-0", "epochs": [{"epoch": 10**400, "loss": 2.0}]}
     (tmp_path / "training.json").write_text(json.dumps(kept))
     assert read_metrics(str(tmp_path)) == {}
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '["ab"]', '[{"prompt": "a", "reference": "b", "base": "c"}]'])
+def test_answers_of_another_form_are_left_out(tmp_path, content):
+    assert read_answers(str(tmp_path)) == ()
+    (tmp_path / "answers.json").write_text(content)
+    assert read_answers(str(tmp_path)) == ()
 
 
 def test_a_row_with_both_numbers_is_one_of_its_list(tmp_path):

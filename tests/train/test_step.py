@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from pages import Page
 from step_lines import brief_lines
 from train.test_launch import FIT, function
 
@@ -64,6 +65,7 @@ def test_a_step_fills_its_artifacts(data, tmp_path, capsys):
     assert "train of run 4f5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11" in report
     assert STEP_JOB in report
     assert "loss" in report
+    assert {"1 + 1?", "I add", "It is 2"} <= {*Page(report).texts}
     log = brief_lines(capsys.readouterr().out)
     assert "[worker-0] begins after epoch 0 on 1 shard" in log
     assert "accuracy = nan is left out of the metrics of the step: it is not a finite number" in log

@@ -103,7 +103,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def train(folder):
-    """A function that trains with so many ranks, and returns the rows of the metrics, the model, and the log."""
+    """A function that trains with so many ranks, and returns the metrics, the model, the log and the answers."""
 
     def run(ranks=1, *, dies=False, **parameters):
         place = folder / f"training-{len([*folder.iterdir()])}"
@@ -137,7 +137,7 @@ def train(folder):
                 patch.setenv(f"KFP_DISTRIBUTED_{image}_PYTHON", str(environment("torch2")))
             outcome = launch(request, LocalRunner(), into(lines))
         (rows,) = outcome.metrics.values()
-        return rows, place / "model", "\n".join(lines)
+        return rows, place / "model", "\n".join(lines), outcome.answers
 
     return run
 
@@ -163,11 +163,12 @@ def test_ranks_and_accumulation_change_nothing(train):
 
 
 def test_a_training_with_a_killed_rank_ends_as_if_nothing_had_happened(train, of_two_ranks):
-    rows, model, log = train(2, dies=True, lora_dropout=0.1, epochs=2)
+    rows, model, log, _ = train(2, dies=True, lora_dropout=0.1, epochs=2)
     assert not (model.parent / "partial").exists()
     assert "signal 9" in log
     assert re.search(r"continues after checkpoint-\d", log)
     expected = of_two_ranks[0]
+    assert "16 answers of the base model took" in log
     assert losses(rows) == losses(expected)
     assert [row["tokens"] for row in rows] == [row["tokens"] for row in expected]
 
@@ -187,7 +188,7 @@ print(json.dumps({"difference": (adapted - merged).abs().max().item(), "files": 
 
 def test_the_merged_model_answers_as_the_adapter_and_nothing_is_a_pickle(train, folder):
     address = f"file://{folder}/tiny-llama"
-    _, model, log = train(export="both", base_model=address)
+    _, model, log, _ = train(export="both", base_model=address)
     assert f"fetching the model {address}" in log
     manifest = json.loads((model / "model.json").read_text())
     described = {"kind": "both", "base_model": address, "sha256": content_hash(folder / "tiny-llama")}
@@ -205,7 +206,7 @@ def test_the_merged_model_answers_as_the_adapter_and_nothing_is_a_pickle(train, 
 
 
 def test_all_parameters_can_be_trained(train):
-    rows, model, _ = train(method="full", learning_rate=1e-3, packing=True, max_length=64)
+    rows, model, *_ = train(method="full", learning_rate=1e-3, packing=True, max_length=64)
     assert rows[-1]["loss"] < rows[0]["loss"]
     assert (model / "model.safetensors").exists()
     assert not (model / "adapter_model.safetensors").exists()
@@ -279,9 +280,16 @@ def test_the_tokens_are_those_of_each_row_alone(form, folder, tmp_path, library_
 
 
 def test_a_tuned_model_can_be_tuned_and_is_checked(train):
-    """A model of `train` has the SHA-256 of its files."""
-    _, model, _ = train(export="merged")
-    rows, tuned, _ = train(base_model=f"file://{model}", method="full", learning_rate=1e-3)
+    """A model of `train` has the SHA-256 of its files, and answers as it did at the end of its training."""
+    _, model, _, adapted = train(export="merged")
+    rows, tuned, log, answers = train(base_model=f"file://{model}", method="full", learning_rate=1e-2)
+    assert len(answers) == 16
+    assert [answer.base for answer in answers] == [answer.tuned for answer in adapted]
+    for known in (adapted, answers):
+        assert [answer.base for answer in known] != [answer.tuned for answer in known]
+    assert all(re.fullmatch(r"system: You add\.\nuser: What is .*\?.*", answer.prompt) for answer in answers)
+    assert all(re.fullmatch(r"It is \w+\.", answer.reference) for answer in answers)
+    assert re.search(r"16 answers of the tuned model took .*\n.*16 answers of the base model took", log)
     assert json.loads((tuned / "model.json").read_text())["base"]["kind"] == "full"
     assert rows[-1]["loss"] < rows[0]["loss"]
     weights = model / "model.safetensors"
@@ -296,6 +304,42 @@ def content_hash(folder):
         "sha256sum * | sha256sum", shell=True, check=True, capture_output=True, text=True, cwd=folder
     )
     return lines.stdout.split()[0]
+
+
+ANSWERED = """
+import json, sys
+from pathlib import Path
+from kfp_distributed.trainers.language_training.held_out_answers import HeldOutAnswers
+from kfp_distributed.trainers.language_training.supervised_tuning import load_base
+rows = json.loads(sys.argv[1])
+model, tokenizer = load_base(Path(sys.argv[2]), "", "full")
+for size, base in ((1, model), (2, model), (2, None)):
+    answers = HeldOutAnswers(rows, tokenizer, size, 512)
+    answers.ask("tuned", lambda: model)
+    answers.ask("base", lambda: base)
+    answers.write(".")
+    print(Path("answers.json").read_text().replace("\\n", " "))
+"""
+
+
+def test_a_batch_is_answered_as_each_prompt_alone_and_a_failure_only_leaves_the_answers_out(
+    folder, tmp_path, library_archive
+):
+    rows = [conversation(1), {"prompt": "one", "completion": " two"}, conversation(40), {"text": "none"}]
+    rows.append({"prompt": conversation(5)["messages"][:2], "completion": conversation(5)["messages"][2:]})
+    rows += [conversation(number) for number in range(30)]
+    program = forked(environment("torch2"), "-c", ANSWERED, json.dumps(rows), folder / "tiny-llama")
+    variables = {**os.environ, "PYTHONPATH": str(library_archive)}
+    process = subprocess.run(program, check=False, capture_output=True, text=True, cwd=tmp_path, env=variables)
+    assert process.returncode == 0, process.stderr
+    lines = process.stdout.splitlines()
+    alone, together, failed = (json.loads(line) for line in lines if line.startswith("["))
+    assert together == alone
+    assert len(alone) == 19
+    assert alone[1] | {"base": "", "tuned": ""} == {"prompt": "one", "reference": "two", "base": "", "tuned": ""}
+    assert all(answer["base"] == answer["tuned"] != "" for answer in alone)
+    assert failed == []
+    assert lines[-2].startswith("the base model cannot answer held-out prompts: AttributeError: 'NoneType'")
 
 
 GPUS = """

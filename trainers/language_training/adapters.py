@@ -1,5 +1,6 @@
 """Adapters of language models, by peft."""
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from peft import LoraConfig, PeftModel
@@ -20,6 +21,11 @@ def adapter_config(parameters: LanguageModelParameters) -> LoraConfig | None:
         target_modules=modules if modules == "all-linear" else [name.strip() for name in modules.split(",")],
         task_type="CAUSAL_LM",
     )
+
+
+def without_adapter(model: PeftModel) -> AbstractContextManager[None]:
+    """Return a context in which a model answers as the base model."""
+    return model.disable_adapter()  # type: ignore[no-any-return]  # Its types are those of an optional package.
 
 
 def save_merged(model: PreTrainedModel | PeftModel, folder: Path) -> None:

@@ -57,6 +57,9 @@ PREEMPTED = 145
 
 TRAINING_METRICS = "training.json"
 EVALUATOR_METRICS = "evaluator.json"
+ANSWERS = "answers.json"
+"""File beside the metrics with the answers to held-out prompts."""
+
 TRAINING_DATA = "training-data.json"
 """File beside the metrics with the datasets that trained the checkpoints, as in model.json."""
 

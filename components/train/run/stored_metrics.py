@@ -1,4 +1,4 @@
-"""Reads the metrics that the replicas of a job have stored."""
+"""Reads the metrics and the answers that the replicas of a job have stored."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,8 @@ from contextlib import suppress
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
-from kfp_distributed.trainers.runtime.job_description import EVALUATOR_METRICS, TRAINING_METRICS
+from kfp_distributed.trainers.runtime.job_description import ANSWERS, EVALUATOR_METRICS, TRAINING_METRICS
+from kfp_distributed.trainers.runtime.outputs.answers_file import HeldOutAnswer, parse_answers
 from kfp_distributed.trainers.runtime.outputs.metrics_file import NUMBERS
 
 Metrics = Mapping[str, Sequence[Mapping[str, float]]]
@@ -38,3 +39,10 @@ def stored_metrics(store: Store) -> Metrics:
                 for row in content.get(f"{number}s", ())
             ]
     return metrics
+
+
+def read_answers(uri: str) -> tuple[HeldOutAnswer, ...]:
+    """Return the answers to held-out prompts from the folder of the metrics; () if they are missing or unreadable."""
+    with suppress(StorageError, KeyError, TypeError, ValueError):
+        return parse_answers(open_store(uri).read(ANSWERS))
+    return ()

@@ -15,6 +15,7 @@ from kfp_distributed.components.train.tell.log_format import parse_line
 from kfp_distributed.reports.charts import FEW_LINES, Chart, Mark, line_chart, timeline
 from kfp_distributed.reports.parts import Table
 from kfp_distributed.reports.series import LARGEST, Point
+from kfp_distributed.trainers.runtime.outputs.answers_file import HeldOutAnswer
 from kfp_distributed.trainers.runtime.outputs.metrics_file import NUMBERS
 
 MAX_POINTS = 60_000
@@ -51,6 +52,7 @@ class JobPage:
         facts: Label and value of the job's most important numbers.
         curves: One chart for each measure that replicas recorded, at most `MAX_CURVES`.
         measure_count: Number of all measures.
+        answers: One row for each held-out prompt that the base model and the tuned one have answered.
         timeline: States of all replicas over time.
         usage: Throughput, memory and GPU usage of the replicas over time, as far as they are known.
         replicas: One row for each replica.
@@ -67,6 +69,7 @@ class JobPage:
     facts: tuple[tuple[str, str], ...]
     curves: tuple[Chart, ...]
     measure_count: int
+    answers: Table
     timeline: Chart
     usage: tuple[Chart, ...]
     replicas: Table
@@ -80,6 +83,7 @@ def job_page(
     manifest: Mapping[str, Any] = MappingProxyType({}),
     cause: str = "",
     model_epoch: float | None = None,
+    answers: Sequence[HeldOutAnswer] = (),
 ) -> JobPage:
     """Return the content of the report, for the template train.html.
 
@@ -89,6 +93,7 @@ def job_page(
         manifest: Manifest of the job in the cluster.
         cause: Why the job failed: the last log lines of the replica that failed first, then one line of sentences.
         model_epoch: Number of the epoch after which the model was saved. Default: None, unknown.
+        answers: Answers to held-out prompts. Default: (), none.
     """
     end = status.ended
     # A job may succeed and leave no complete model. Then the training failed.
@@ -109,6 +114,7 @@ def job_page(
         facts=_facts(status, metrics, duration, model_epoch),
         curves=tuple(_curves(number, measure, metrics, max_points) for number, measure in measures[:MAX_CURVES]),
         measure_count=len(measures),
+        answers=Table(("prompt", "reference", "base model", "tuned model"), tuple(map(tuple, answers))),
         timeline=timeline(
             "Replicas over time",
             {replica: _closed(spans, end_time) for replica, spans in status.spans.items()},

@@ -1,0 +1,121 @@
+"""Answers of a base model and of the tuned model to held-out prompts."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from kfp_distributed.trainers.language_training.held_out_prompts import HeldOutPrompt, held_out_prompts
+from kfp_distributed.trainers.runtime.outputs.answers_file import MAX_PROMPTS, HeldOutAnswer, write_answers
+
+SECONDS = 120.0
+"""Time for the answers of one model. What is not answered then is left out."""
+
+_NEW_TOKENS = 128
+
+
+class HeldOutAnswers:
+    """Asks models the prompts of held-out rows. If one fails, a line says so, and there are no answers.
+
+    It calls no collectives, because the other ranks have ended when rank 0 uses it.
+    """
+
+    def __init__(
+        self, rows: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase, size: int, max_length: int
+    ) -> None:
+        """Take the prompts of the first rows, at most `MAX_PROMPTS`.
+
+        Args:
+            rows: Rows as `language_rows` returns them.
+            tokenizer: Tokenizer of both models. It is not changed, because it is saved with the tuned model.
+            size: Prompts that are answered at once.
+            max_length: Tokens of a prompt with its answer, at most. Of a longer prompt, the last tokens are taken.
+        """
+        self._prompts = held_out_prompts(rows[:MAX_PROMPTS])
+        self._tokenizer, self._size = tokenizer, size
+        self._new_tokens = min(_NEW_TOKENS, max_length // 2)
+        self._prompt_tokens = max_length - self._new_tokens
+        self._answers: dict[str, list[str]] = {"base": [], "tuned": []}
+        self._failed = False
+
+    def ask(self, name: Literal["base", "tuned"], load: Callable[[], PreTrainedModel]) -> None:
+        """Let a model answer. Answers are greedy, and have up to 128 tokens, and up to half of max_length.
+
+        Args:
+            name: What the model is.
+            load: Returns the model.
+        """
+        if self._failed or not self._prompts:
+            return
+        begin = time.monotonic()
+        try:
+            self._answers[name] = self._generate(load().eval())
+        except Exception as error:  # noqa: BLE001  (the training has ended, and its model is worth more)
+            self._failed = True
+            reason = " ".join(str(error).split())[:500]
+            print(f"the {name} model cannot answer held-out prompts: {type(error).__name__}: {reason}", flush=True)
+            return
+        seconds = time.monotonic() - begin
+        print(f"{len(self._answers[name])} answers of the {name} model took {seconds:.1f} s", flush=True)
+
+    def write(self, metrics_dir: str) -> None:
+        """Write the prompts that both models have answered. Answers of an earlier start are replaced."""
+        both = () if self._failed else zip(self._prompts, self._answers["base"], self._answers["tuned"], strict=False)
+        answers = [HeldOutAnswer(prompt.text, prompt.reference, base, tuned) for prompt, base, tuned in both]
+        write_answers(Path(metrics_dir), answers)
+
+    def _generate(self, model: PreTrainedModel) -> list[str]:
+        until = time.monotonic() + SECONDS
+        answers: list[str] = []
+        for first in range(0, len(self._prompts), self._size):
+            left = until - time.monotonic()
+            if left <= 0:
+                break
+            batch = [self._tokens(prompt) for prompt in self._prompts[first : first + self._size]]
+            answers += self._answer(model, batch, left)
+        return answers
+
+    def _tokens(self, prompt: HeldOutPrompt) -> list[int]:
+        """Return the tokens as the training has them."""
+        if isinstance(prompt.prompt, str):
+            encoded = self._tokenizer(prompt.prompt)
+        else:
+            encoded = self._tokenizer.apply_chat_template(
+                prompt.prompt, tools=prompt.tools, add_generation_prompt=True, return_dict=True
+            )
+        return list(encoded["input_ids"])[-self._prompt_tokens :]
+
+    def _answer(self, model: PreTrainedModel, batch: Sequence[list[int]], seconds: float) -> list[str]:
+        tokenizer, width = self._tokenizer, max(map(len, batch))
+        padding = [width - len(tokens) for tokens in batch]
+        inputs = {
+            "input_ids": [
+                [tokenizer.pad_token_id] * count + tokens for count, tokens in zip(padding, batch, strict=True)
+            ],
+            "attention_mask": [[0] * count + [1] * (width - count) for count in padding],
+        }
+        config = GenerationConfig(
+            max_new_tokens=self._new_tokens,
+            max_time=seconds,
+            do_sample=False,
+            use_cache=True,
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=self._ends(model),
+        )
+        tensors = {name: torch.tensor(rows, device=model.device) for name, rows in inputs.items()}
+        output = model.generate(**tensors, generation_config=config)
+        return [text.strip() for text in tokenizer.batch_decode(output[:, width:], skip_special_tokens=True)]
+
+    def _ends(self, model: PreTrainedModel) -> list[int]:
+        """Return the tokens that end an answer. A base model does not know that which ends a turn in its template."""
+        known = model.generation_config.eos_token_id
+        ends = {*(known if isinstance(known, list) else [known]), self._tokenizer.eos_token_id}
+        if not isinstance(self._prompts[0].prompt, str):
+            turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!!"}]
+            text = self._tokenizer.apply_chat_template(turns, tokenize=False).rpartition("!!")[2]
+            first = self._tokenizer(text, add_special_tokens=False)["input_ids"][:1]
+            ends |= {*first} & {*self._tokenizer.added_tokens_decoder}
+        return sorted(ends - {None})
