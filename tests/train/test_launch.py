@@ -171,7 +171,7 @@ INVALID = [
     (
         {"train_specification": {"trainer": "keras_clasifier"}},
         "train_specification: trainer is 'keras_clasifier'; allowed: keras_classifier, keras_horovod, "
-        "torch_classifier, torch_horovod",
+        "torch_classifier, torch_horovod, language_model",
     ),
     ({"train_parameters": {"epoch": 3}}, "train_parameters: fit has no parameter 'epoch' to set; it has: epochs"),
     ({"train_parameters": {"epochs": "many"}}, "train_parameters of fit: epochs is 'many'; allowed is int"),

@@ -51,21 +51,23 @@ def killed(
     import time
     from pathlib import Path
 
+    import torch
+
     from kfp_distributed.trainers import hugging_face, language_model
-    from kfp_distributed.trainers.language_training import supervised_tuning
     from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
     from kfp_distributed.trainers.runtime.checkpoints.folder_uploads import LOOK_SECONDS
 
     def stored() -> bool:
         return bool([*Path(dies).glob("checkpoints/*/checkpoints/*.json")])
 
-    class SlowTuning(supervised_tuning.SupervisedTuning):
-        def _save_optimizer_and_scheduler(self, folder: str) -> None:
-            if system.environ["RANK"] == "0" and self.state.global_step == 2:
-                time.sleep(3 * LOOK_SECONDS)
-                if stored() and not Path(dies, "died").exists():
-                    Path(dies, "partial").touch()
-            super()._save_optimizer_and_scheduler(folder)
+    save = torch.save
+
+    def save_slowly(content: object, file: object, **options: object) -> None:
+        if str(file).endswith("checkpoint-2/optimizer.pt"):
+            time.sleep(3 * LOOK_SECONDS)
+            if stored() and not Path(dies, "died").exists():
+                Path(dies, "partial").touch()
+        save(content, file, **options)
 
     class DyingMetrics(hugging_face.StoredMetrics):
         def on_step_end(self, args: object, state: object, control: object, **others: object) -> object:
@@ -79,7 +81,7 @@ def killed(
 
     if dies:
         language_model.StoredMetrics = DyingMetrics
-        supervised_tuning.SupervisedTuning = SlowTuning
+        torch.save = save_slowly
     folders = train_dir, validation_dir, model_dir, checkpoint_dir, metrics_dir
     language_model.language_model(*folders, LanguageModelParameters(**parameters))
 
