@@ -200,8 +200,14 @@ def test_a_model_of_the_hub(target, tmp_path):
         assert len(proxy.requests) == requests
 
 
-def test_a_damaged_file_of_the_hub(target, tmp_path):
+def test_a_file_of_the_hub_that_is_refused_or_damaged(target, tmp_path):
     with hub("models", "tiny", dict(MODEL)) as address, faulty_proxy(address) as proxy:
+        proxy.faults = [Fault(f"/{WEIGHTS}", status=403)]
+        code, _, errors = import_from(proxy.url, target, tmp_path, "hf://team/tiny@main")
+        assert code == 1
+        assert re.search(
+            r"OSError: source hf://team/tiny@\w+ cannot be read: \w+: .*403 Forbidden.* HF_TOKEN\n$", errors
+        )
         proxy.faults = [Fault(f"/{WEIGHTS}", times=9, change=lambda body: body.replace(b"2", b"3"))]
         code, _, errors = import_from(proxy.url, target, tmp_path, "hf://team/tiny@main")
     assert code == 1
