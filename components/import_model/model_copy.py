@@ -9,6 +9,7 @@ from kfp_distributed.components.import_model.origin import Origin, open_origin
 from kfp_distributed.storage.files import FileEntry, describe_file
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelIncomplete, ModelManifest, verify_model
 from kfp_distributed.storage.model_format import HUGGING_FACE
+from kfp_distributed.storage.object_stores.buckets import require_bucket
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import parse_uri
@@ -29,13 +30,16 @@ def copy_model(source: str, target: str) -> None:
         target: Address of the folder of the stored model.
 
     Raises:
-        ValueError: The source has no language model, the target has something else, or an address is not valid.
+        ValueError: The source has no language model, the target has something else, its bucket does not exist, or an
+            address is not valid.
         OSError: The source cannot be read, or a file arrived damaged.
         StorageError: A store fails.
         ModelIncomplete: The source has a model.json and lacks files of it.
     """
     _check_target(target)
     store = open_store(target)
+    if store.bucket:
+        require_bucket(store, "target", target)
     stored = _complete_model(store)
     if stored and parse_hub(source, "source") and stored.base.get("base_model") == source:
         print(f"{target} already has the model {source}", flush=True)

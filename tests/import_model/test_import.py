@@ -133,6 +133,11 @@ def test_an_address_that_cannot_be_used_is_named(tmp_path, source, target, messa
     assert [*tmp_path.iterdir()] == []
 
 
+def test_a_missing_bucket_is_named(source, target):
+    with pytest.raises(SystemExit, match="target='s3://models-none/tiny' names the bucket 'models-none', which"):
+        run_step(source=str(source), target="s3://models-none/tiny")
+
+
 PROGRAM = """
 import sys
 from kfp_distributed.components.import_model.step import run_step
