@@ -1,4 +1,4 @@
-"""Create the seven steps as KFP components, with the packages that each needs."""
+"""Create the eight steps as KFP components, with the packages that each needs."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -7,6 +7,7 @@ from kfp_distributed.components.deploy_model.component import deploy_model
 from kfp_distributed.components.evaluate.component import evaluate
 from kfp_distributed.components.export_model.component import export_model
 from kfp_distributed.components.fingerprint_source.component import fingerprint_source
+from kfp_distributed.components.import_model.component import import_model
 from kfp_distributed.components.kfp_interface.delivery import IMAGE_VARIABLE, Delivery
 from kfp_distributed.components.kfp_interface.packaging import make_step
 from kfp_distributed.components.kfp_interface.step_packages import PACKAGES
@@ -18,12 +19,12 @@ from kfp_distributed.trainers.programs.requirements import replica_images
 _RUN_MODELS = ("evaluate", "predict")
 """Steps that run models, and need TensorFlow and ONNX Runtime."""
 
-_NEVER_CACHED = ("fingerprint_source", "deploy_model")
-"""Steps whose inputs stay the same when the source changes, or when another version is deployed."""
+_NEVER_CACHED = ("fingerprint_source", "deploy_model", "import_model")
+"""Steps whose inputs stay the same when the source changes, another version is deployed, or the target is deleted."""
 
 
 class Steps(NamedTuple):
-    """The seven steps. Each is a component to call in a `@dsl.pipeline` function."""
+    """The eight steps. Each is a component to call in a `@dsl.pipeline` function."""
 
     prepare_data: Any
     train: Any
@@ -32,6 +33,7 @@ class Steps(NamedTuple):
     fingerprint_source: Any
     predict: Any
     deploy_model: Any
+    import_model: Any
 
 
 def steps(
@@ -41,7 +43,7 @@ def steps(
     replicas_image: str = "",
     replicas_images: Mapping[str, str] | None = None,
 ) -> Steps:
-    """Create the seven steps for a delivery of the library.
+    """Create the eight steps for a delivery of the library.
 
     Args:
         delivery: How the steps find the library. Default: `Delivery.namespace()`.
@@ -70,6 +72,7 @@ def steps(
         "fingerprint_source": fingerprint_source,
         "predict": predict,
         "deploy_model": deploy_model,
+        "import_model": import_model,
     }
     return Steps(
         **{

@@ -13,6 +13,7 @@ from kfp_distributed.components import (
     evaluate,
     export_model,
     fingerprint_source,
+    import_model,
     predict,
     prepare_data,
     train,
@@ -114,5 +115,5 @@ def _deploy(with_steps: Steps, settings: dict[str, Any], uri: Any) -> None:  # n
 
 
 train_and_deploy = make_train_and_deploy(
-    Steps(prepare_data, train, evaluate, export_model, fingerprint_source, predict, deploy_model)
+    Steps(prepare_data, train, evaluate, export_model, fingerprint_source, predict, deploy_model, import_model)
 )

@@ -11,6 +11,7 @@ from kfp_distributed.components import (
     evaluate,
     export_model,
     fingerprint_source,
+    import_model,
     predict,
     prepare_data,
     train,
@@ -226,5 +227,5 @@ def export_function(with_steps: Steps, deploy: Callable[[Any], None] | None = No
 
 
 train_and_export = make_train_and_export(
-    Steps(prepare_data, train, evaluate, export_model, fingerprint_source, predict, deploy_model)
+    Steps(prepare_data, train, evaluate, export_model, fingerprint_source, predict, deploy_model, import_model)
 )

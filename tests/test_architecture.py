@@ -96,13 +96,14 @@ COMPONENTS_ROOMS = (
         "evaluate",
         "export_model",
         "fingerprint_source",
+        "import_model",
         "model_server",
         "predict",
         "prepare_data",
     ),
     ("step_components",),
 )
-"""The rooms of components/ and its steps, and what makes the seven components. Each imports only itself and those
+"""The rooms of components/ and its steps, and what makes the eight components. Each imports only itself and those
 before it."""
 
 TRAIN = "components.train"
@@ -273,6 +274,7 @@ OPTIONAL_PACKAGES = {
     "google",
     "h5py",
     "horovod",
+    "huggingface_hub",
     "keras",
     "kubernetes",
     "onnx",
@@ -295,6 +297,7 @@ LATE_IMPORTS = {
     "components.export_model.component": "the same",
     "components.export_model.step": "the client of MLflow is needed only where MLFLOW_TRACKING_URI is set",
     "components.fingerprint_source.component": "the same",
+    "components.import_model.component": "the same",
     "components.predict.component": "the same",
     "components.prepare_data.component": "the same",
     "components.train.component": "the same",
@@ -407,7 +410,16 @@ def test_packages_import_only_lower_packages():
 
 
 def test_each_step_is_a_package_that_no_other_step_imports():
-    steps = ("deploy_model", "evaluate", "export_model", "fingerprint_source", "predict", "prepare_data", "train")
+    steps = (
+        "deploy_model",
+        "evaluate",
+        "export_model",
+        "fingerprint_source",
+        "import_model",
+        "predict",
+        "prepare_data",
+        "train",
+    )
 
     def step(module):
         return next((name for name in steps if f"{module}.".startswith(f"components.{name}.")), "")

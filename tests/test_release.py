@@ -115,6 +115,7 @@ def test_two_builds_of_a_commit_are_equal(repository, tmp_path, monkeypatch):
         "evaluate",
         "export_model",
         "fingerprint_source",
+        "import_model",
         "predict",
         "prepare_data",
         "train",

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.takes(6)
 
 ROOT = Path(__file__).parent.parent
 STEPS = {
-    "steps": ("prepare_data", "train", "export_model", "fingerprint_source", "deploy_model"),
+    "steps": ("prepare_data", "train", "export_model", "fingerprint_source", "deploy_model", "import_model"),
     "evaluate": ("evaluate", "predict"),
 }
 

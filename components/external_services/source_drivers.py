@@ -118,16 +118,14 @@ class RemoteFiles:
         # Without this, gcsfs asks for the type of a bucket over gRPC, which proxies and emulators do not know.
         os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
         self._driver = DRIVERS[scheme.lower()]
-        if self._driver is _HUGGING_FACE and not os.environ.get("HF_TOKEN", "").isascii():
-            raise ValueError("HF_TOKEN has a character that is not ASCII, which no token has: copy the token again")
-        _provide(source, self._driver)
+        provide_driver(source)
         import fsspec
 
         address = f"{scheme.lower()}://{rest}"
         self._leaves_out_descriptions = scheme.lower() == "hf"
         # Not by fsspec.open(), which also takes chains such as zip://a::file://b.
         kind = fsspec.get_filesystem_class(scheme.lower())
-        with _errors():
+        with driver_errors():
             self._path = str(kind._strip_protocol(address)).strip("/")
             if not self._path:
                 raise ValueError(f"source {scheme}:// has no bucket or folder: give the address of a file or folder")
@@ -202,7 +200,7 @@ class RemoteFiles:
 
     def _retry(self, request: Callable[[], _T]) -> _T:
         try:
-            return self._retries.run(_errors()(request))
+            return self._retries.run(driver_errors()(request))
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -225,7 +223,7 @@ def _limit_retries_of_azure(filesystem: Any) -> None:  # noqa: ANN401
 
 
 @contextmanager
-def _errors() -> Iterator[None]:
+def driver_errors() -> Iterator[None]:
     """Convert the errors of the drivers, which have no common class, to an OSError without secrets.
 
     Raises:
@@ -264,16 +262,22 @@ def _first(detail: Mapping[str, Any], *names: str) -> str:
     return next((str(detail[name]) for name in names if detail.get(name)), "")
 
 
-def _provide(source: str, driver: Driver) -> None:
-    """Install a driver if it is missing and the step installs packages.
+def provide_driver(source: str) -> None:
+    """Install the driver of a source if it is missing and the step installs packages.
+
+    Args:
+        source: Address with a scheme of `DRIVERS`.
 
     Raises:
-        ValueError: It is missing, and the step installs nothing.
+        ValueError: It is missing, and the step installs nothing. Or HF_TOKEN is not valid, and the driver would use it.
         SystemExit: pip failed.
     """
+    scheme = source.partition("://")[0].lower()
+    driver = DRIVERS[scheme]
+    if driver is _HUGGING_FACE and not os.environ.get("HF_TOKEN", "").isascii():
+        raise ValueError("HF_TOKEN has a character that is not ASCII, which no token has: copy the token again")
     if find_spec(driver.module):
         return
-    scheme = source.partition("://")[0].lower()
     if not os.environ.get(INSTALLS_PACKAGES):
         raise ValueError(
             f"source {scheme}://... needs the Python package {driver.module}, which is missing here. On your machine, "

@@ -32,6 +32,7 @@ PACKAGES = {
     "fingerprint_source": (*_KUBERNETES, *STORE),
     "predict": (*TENSORFLOW, *_MODELS, *_ARROW, *_KUBERNETES, *STORE, *_IMAGES),
     "deploy_model": (*_KUBERNETES, *STORE),
+    "import_model": (*_KUBERNETES, *STORE),
 }
 """Requirements of each step. pip installs them in a stock image, and images/steps and images/evaluate have them."""
 

@@ -17,6 +17,7 @@ NAMES = [
     "fingerprint_source",
     "predict",
     "deploy_model",
+    "import_model",
     "train_and_export",
     "train_and_deploy",
 ]
@@ -28,6 +29,7 @@ STEPS = {
     "comp-export-if-good-enough",
     "comp-deploy-if-good-enough",
     "comp-fingerprint-source",
+    "comp-import-model",
 }
 
 

@@ -23,6 +23,7 @@ NAMES = [
     "fingerprint_source",
     "predict",
     "deploy_model",
+    "import_model",
     "train_and_export",
     "train_and_deploy",
 ]

@@ -33,7 +33,16 @@ _FORKED = (ENTRY, "kfp_distributed.trainers.runtime.torchrun", "kfp.dsl.executor
 _STARTED = (ENTRY, "kfp_distributed.cli.main", "distributed.cli.dask_worker")
 """Modules that this process runs in forks: replicas, model servers, and Dask workers."""
 _TRAINERS = ("keras_classifier", "keras_horovod", "torch_classifier", "torch_horovod")
-_STEPS = ("fingerprint_source", "prepare_data", "train", "evaluate", "export_model", "deploy_model", "predict")
+_STEPS = (
+    "fingerprint_source",
+    "prepare_data",
+    "train",
+    "evaluate",
+    "export_model",
+    "deploy_model",
+    "predict",
+    "import_model",
+)
 IMPORTED = (
     *_FORKED,
     "torch.distributed.run",

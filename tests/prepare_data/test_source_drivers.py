@@ -9,14 +9,13 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import unquote
 
 import pytest
 from faulty_proxy import Fault, faulty_proxy
 from forked_replicas import forked
 from gcp_storage_emulator.server import create_server
+from hugging_face_hub import hub
 
 from kfp_distributed.components.external_services import request_retries, source_drivers
 from kfp_distributed.components.external_services.source_drivers import BLOCK_BYTES, DRIVERS
@@ -251,82 +250,6 @@ HUB_FILES = {
 }
 
 
-class Hub(http.server.BaseHTTPRequestHandler):
-    """The part of the API of huggingface.co that reads the dataset team/rows."""
-
-    protocol_version = "HTTP/1.1"
-    content: dict = {}  # noqa: RUF012
-
-    def do_GET(self):
-        path = unquote(self.path.partition("?")[0])
-        tree = re.fullmatch(r"/api/datasets/team/rows/tree/main/?(.*)", path)
-        file = re.fullmatch(r"/datasets/team/rows/resolve/main/(.*)", path)
-        if path in ("/api/datasets/team/rows", "/api/datasets/team/rows/revision/main"):
-            self.answer(json.dumps({"id": "team/rows", "sha": "0" * 40, "siblings": []}).encode())
-        elif tree:
-            self.answer(json.dumps(self.tree(tree[1])).encode())
-        elif file and file[1] in self.content:
-            self.answer(self.content[file[1]].encode(), self.headers["Range"])
-        else:
-            self.send_response(404)
-            self.send_header("X-Error-Code", "EntryNotFound" if tree or file else "RepoNotFound")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-    def do_POST(self):
-        wanted = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        names = re.findall(r'paths"?[=:] ?\[?"?([^&"\]]*)', unquote(wanted))
-        found = [entry for entry in self.tree("", recursive=True) if entry["path"] in names]
-        self.answer(json.dumps(found).encode())
-
-    def do_HEAD(self):
-        self.do_GET()
-
-    def tree(self, folder, recursive=False):
-        recursive = recursive or "recursive=true" in self.path.lower()
-        start = f"{folder}/" if folder else ""
-        entries = []
-        for name, content in self.content.items():
-            rest = name.removeprefix(start)
-            if not name.startswith(start):
-                continue
-            if "/" in rest:
-                entries.append({"type": "directory", "oid": "d", "size": 0, "path": start + rest.split("/")[0]})
-            if "/" not in rest or recursive:
-                oid = str(abs(hash(content)))
-                entries.append({"type": "file", "oid": oid, "size": len(content), "path": name})
-        return entries
-
-    def answer(self, content, wanted=None):
-        self.send_response(206 if wanted else 200)
-        if wanted:
-            start, end = re.fullmatch(r"bytes=(\d+)-(\d*)", wanted).groups()
-            whole, content = len(content), content[int(start) : int(end) + 1 if end else None]
-            self.send_header("Content-Range", f"bytes {start}-{int(start) + len(content) - 1}/{whole}")
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.send_header("ETag", '"e"')
-        self.send_header("X-Repo-Commit", "0" * 40)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
-
-    def log_message(self, *arguments):
-        pass
-
-
-@contextmanager
-def hub(content):
-    class Own(Hub):
-        pass
-
-    Own.content = content
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Own) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
 NOT_IMPORTED = """
 import sys
 assert "huggingface_hub" not in sys.modules
@@ -355,7 +278,7 @@ def read_by_hub(address, scratch, *sources):
 def test_a_dataset_of_hugging_face(tmp_path):
     content = dict(HUB_FILES)
     sources = ["hf://datasets/team/rows", "hf://datasets/team/rows/data", "hf://datasets/team/rows@main/a.csv"]
-    with hub(content) as address:
+    with hub("datasets", "rows", content) as address:
         code, printed, errors = read_by_hub(address, tmp_path, *sources)
         assert code == 0, errors
         assert re.findall("copy .*", printed) == [

@@ -1,18 +1,24 @@
 """The folder of the language model that is fine-tuned: fetched once for all ranks of a replica."""
 
 import fcntl
-import hashlib
 import os
 import time
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
 
-from kfp_distributed.storage.files import hash_stream
+from kfp_distributed.storage.files import describe_file
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.parallel import PARALLEL_TRANSFERS, run_in_parallel
-from kfp_distributed.trainers.programs.base_model import PATTERNS, check_files, is_fetched, is_in_store, parse_hub
+from kfp_distributed.trainers.programs.base_model import (
+    PATTERNS,
+    check_files,
+    is_fetched,
+    is_in_store,
+    model_hash,
+    parse_hub,
+)
 from kfp_distributed.trainers.runtime.job_description import REPLICA_FOLDER_VARIABLE, STORE_SECONDS
 
 _COMPLETE = "complete"
@@ -71,9 +77,5 @@ def _download(address: str, folder: Path) -> None:
 
 
 def content_hash(folder: Path) -> str:
-    """Return the SHA-256 of the fetched files of a model: of the lines "SHA-256  NAME" of its files, sorted by name."""
-    lines = []
-    for name in sorted(filter(is_fetched, _names(folder))):
-        with (folder / name).open("rb") as file:
-            lines.append(f"{hash_stream(file, name).sha256}  {name}\n")
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
+    """Return the `model_hash` of the fetched files of a model."""
+    return model_hash(describe_file(folder / name, name) for name in filter(is_fetched, _names(folder)))

@@ -1,9 +1,12 @@
 """Addresses of the language models that are fine-tuned, and the files that they need (pure)."""
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple
+
+from kfp_distributed.storage.files import FileEntry
 
 NEEDED: Mapping[str, tuple[str, ...]] = {
     "config.json": ("config.json",),
@@ -35,8 +38,12 @@ class HubModel(NamedTuple):
     revision: str
 
 
-def parse_hub(address: str) -> HubModel | None:
+def parse_hub(address: str, parameter: str = "base_model") -> HubModel | None:
     """Return the model of an address hf://OWNER/NAME@REVISION; None for other addresses.
+
+    Args:
+        address: Address of a model.
+        parameter: Name of the parameter that has the address, for the error. Default: "base_model".
 
     Raises:
         ValueError: The address has another form.
@@ -46,8 +53,8 @@ def parse_hub(address: str) -> HubModel | None:
     found = _HUB.fullmatch(address)
     if not found or not found["revision"]:
         raise ValueError(
-            f"base_model is {address!r}; write hf://OWNER/NAME@REVISION, with a commit or tag as revision, so that the "
-            "same pipeline trains the same model"
+            f"{parameter} is {address!r}; write hf://OWNER/NAME@REVISION, with a commit or tag as revision, so that "
+            "the same pipeline trains the same model"
         )
     return HubModel(found["name"], found["revision"])
 
@@ -66,12 +73,13 @@ def _has_any(names: Iterable[str], patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
-def check_files(address: str, paths: Iterable[str]) -> None:
+def check_files(address: str, paths: Iterable[str], parameter: str = "base_model") -> None:
     """Check that a folder has a model.
 
     Args:
         address: Address of the folder, for the error.
         paths: Paths of its files in the folder.
+        parameter: Name of the parameter that has the address, for the error. Default: "base_model".
 
     Raises:
         ValueError: A file is missing.
@@ -80,6 +88,12 @@ def check_files(address: str, paths: Iterable[str]) -> None:
     missing = [what for what, patterns in NEEDED.items() if not _has_any(names, patterns)]
     if missing:
         raise ValueError(
-            f"base_model is {address!r}, which has no {' and no '.join(missing)}: save the model and its tokenizer "
+            f"{parameter} is {address!r}, which has no {' and no '.join(missing)}: save the model and its tokenizer "
             "there with save_pretrained"
         )
+
+
+def model_hash(files: Iterable[FileEntry]) -> str:
+    """Return the SHA-256 of the files of a model: of the lines "SHA-256  NAME" of its files, sorted by name."""
+    lines = (f"{file.sha256}  {file.path}\n" for file in sorted(files))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""The step `import_model`: copies a language model into an object store."""
