@@ -37,7 +37,8 @@ def job_page(**values):
         "usage": (),
         "facts": (),
     }
-    tables = {"replicas": Table(("replica",), ()), "events": Table(("after", "what happened"), ())}
+    tables = {name: Table((name,), ()) for name in ("replicas", "answers")}
+    tables["events"] = Table(("after", "what happened"), ())
     return JobPage(**{**texts, **charts, **tables, "succeeded": False, "manifest": "", **values})
 
 

@@ -18,6 +18,7 @@ from train.test_manifests import (
     job,
     limits,
     template,
+    with_gpus,
 )
 
 from kfp_distributed.components.train.describe.distributions import parse_distribution
@@ -177,7 +178,7 @@ def test_the_manifests_of_a_pytorch_job():
     node = replicated_job(
         "node",
         4,
-        template("node", limits(**{"cpu": "1", "nvidia.com/gpu": "2"})),
+        with_gpus(2, template("node", limits(**{"cpu": "1", "nvidia.com/gpu": "2"}))),
         [*env, INDEX, {"name": "RANK", "valueFrom": INDEX_SOURCE}],
         leads=True,
         first="master-0",

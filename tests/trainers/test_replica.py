@@ -12,7 +12,7 @@ RANK = Rank(2, 3, 1)
 
 
 def trainer(name: str) -> Program:
-    return Program("trainer", name)
+    return Program("trainer", name, rows="stream")
 
 
 @pytest.mark.parametrize(
