@@ -37,11 +37,11 @@ FRAMEWORKS = {"horovod", "tensorflow", "tf_keras", "torch"}
 # TensorFlow requires them, and it is declared. "google" is protobuf, which onnx requires too.
 OF_TENSORFLOW = {"google", "h5py", "keras"}
 
-# Each driver of a source has it. A step installs the driver that a source needs.
-DRIVERS = {"fsspec"}
+# Each driver of a source has the first one, and the Hub is the second. A step installs what a source needs.
+DRIVERS = {"fsspec", "huggingface_hub"}
 
 # The images of programs for language models have them, and TensorBoard's logs need the last one.
-LANGUAGE_MODELS = {"datasets", "huggingface_hub", "peft", "transformers", "trl", "tensorboardX"}
+LANGUAGE_MODELS = {"datasets", "peft", "transformers", "trl", "tensorboardX"}
 
 # Imported only where a notebook runs, which has it.
 NOTEBOOK = {"IPython"}
