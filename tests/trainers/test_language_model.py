@@ -17,9 +17,11 @@ from kfp_distributed.components import prepare_data
 from kfp_distributed.components.train.run.launch import launch
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.run.training_request.request import Request
+from kfp_distributed.storage import open_store
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.language_training.update_order import update_order
 from kfp_distributed.trainers.programs.language_parameters import micro_batches
+from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import save_checkpoint
 
 pytestmark = pytest.mark.takes(40)
 
@@ -79,6 +81,12 @@ def killed(
                 system.kill(system.getpid(), signal.SIGKILL)
             return super().on_step_end(args, state, control, **others)
 
+    class LateAnswers(language_model.HeldOutAnswers):
+        def ask(self, *arguments: object) -> None:
+            assert Path(model_dir, "adapter_model.safetensors").exists()
+            super().ask(*arguments)
+
+    language_model.HeldOutAnswers = LateAnswers
     if dies:
         language_model.StoredMetrics = DyingMetrics
         torch.save = save_slowly
@@ -309,8 +317,9 @@ def content_hash(folder):
 
 
 ANSWERED = """
-import json, sys
+import json, sys, time
 from pathlib import Path
+from kfp_distributed.trainers.language_training import held_out_answers
 from kfp_distributed.trainers.language_training.held_out_answers import HeldOutAnswers
 from kfp_distributed.trainers.language_training.supervised_tuning import load_base
 rows = json.loads(sys.argv[1])
@@ -321,6 +330,15 @@ for size, base in ((1, model), (2, model), (2, None)):
     answers.ask("base", lambda: base)
     answers.write(".")
     print(Path("answers.json").read_text().replace("\\n", " "))
+held_out_answers.SECONDS = 0.1
+forward = model.forward
+
+def slow(*arguments, **options):
+    time.sleep(0.04)
+    return forward(*arguments, **options)
+
+model.forward = slow
+HeldOutAnswers(rows, tokenizer, 2, 512).ask("tuned", lambda: model)
 """
 
 
@@ -341,13 +359,22 @@ def test_a_batch_is_answered_as_each_prompt_alone_and_a_failure_only_leaves_the_
     assert alone[1] | {"base": "", "tuned": ""} == {"prompt": "one", "reference": "two", "base": "", "tuned": ""}
     assert all(answer["base"] == answer["tuned"] != "" for answer in alone)
     assert failed == []
-    assert lines[-2].startswith("the base model cannot answer held-out prompts: AttributeError: 'NoneType'")
+    assert re.match(r"0 answers of the tuned model took 0\.[1-9] s", lines[-1])
+    assert lines[-3].startswith("the base model cannot answer held-out prompts: AttributeError: 'NoneType'")
 
 
 GPUS = """
+import os, sys
+from kfp_distributed.storage import open_store
+from kfp_distributed.trainers.language_model import language_model
 from kfp_distributed.trainers.language_training.rank_checks import check_gpus
+from kfp_distributed.trainers.runtime.lifecycle.rejection import RestoredCheckpoint
 check_gpus({})
-check_gpus({"KFP_DISTRIBUTED_GPUS": "4"})
+os.environ["KFP_DISTRIBUTED_GPUS"] = "4"
+try:
+    language_model(*[sys.argv[1]] * 5, None)
+except ValueError as error:
+    print(RestoredCheckpoint(*[open_store(sys.argv[1])] * 2, "00000002", stores=True).reject(), error)
 """
 ALONE = """
 import sys, time
@@ -355,11 +382,23 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from kfp_distributed.trainers.language_training.rank_checks import check_ranks
+from kfp_distributed.trainers.runtime.lifecycle.fatal_errors import is_lost_peer
 rank = int(sys.argv[2])
 dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=2)
 check_ranks(torch.device("cpu"))
 print("answered", flush=True)
-time.sleep(600) if rank else check_ranks(torch.device("cpu"), 0.5)
+
+def fail(*_, **__):
+    raise dist.DistBackendError("NCCL communicator was aborted on rank 0")
+
+if rank:
+    time.sleep(600)
+for seconds in (0.5, 60):
+    try:
+        check_ranks(torch.device("cpu"), seconds)
+    except RuntimeError as error:
+        print(is_lost_peer(error), error)
+    dist.all_reduce = fail
 """
 
 
@@ -371,14 +410,22 @@ def test_missing_gpus_and_ranks_that_do_not_answer_are_named(tmp_path, library_a
         with run([*program, "0"]) as first:
             output, error = first.communicate()
         other.kill()
-    assert output == "answered\n"
-    assert "rank 0 of 2 had no answer of all others within 0.5 s over gloo: network policies must" in error
-    done = subprocess.run(
-        forked(environment("torch2"), "-c", GPUS), check=False, env=variables, capture_output=True, text=True
+    first, late, lost = output.splitlines()
+    assert first == "answered", error
+    assert late.startswith(
+        "False rank 0 of 2 had no answer of all others within 0.5 s over gloo: network policies must"
     )
+    assert re.fullmatch("True rank 0 of 2 had no answer of all others .* NCCL communicator was aborted on rank 0", lost)
+    store = open_store(str(tmp_path / "checkpoints"))
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "weights").write_text(folder)
+        save_checkpoint(store, tmp_path / folder)
+    program = forked(environment("torch2"), "-c", GPUS, tmp_path / "checkpoints")
+    done = subprocess.run(program, check=False, env=variables, capture_output=True, text=True)
     assert re.search(
-        r"ValueError: worker_gpus is 4, but PyTorch finds 0 GPUs.* is built without CUDA: use", done.stderr
-    )
+        r"^False worker_gpus is 4, but PyTorch finds 0 GPUs.* is built without CUDA: use", done.stdout, re.M
+    ), done.stderr
 
 
 @pytest.mark.parametrize(

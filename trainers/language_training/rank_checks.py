@@ -54,7 +54,7 @@ def check_ranks(device: torch.device, seconds: float = SECONDS) -> None:
         dist.all_reduce(ranks, async_op=True).wait(timedelta(seconds=seconds))
         answered = int(ranks.item())
     except RuntimeError as error:
-        raise RuntimeError(
+        raise type(error)(  # The class may say that a peer is lost.
             f"rank {dist.get_rank()} of {dist.get_world_size()} had no answer of all others within {seconds:g} s over "
             f"{dist.get_backend()}: network policies must let the pods of the job reach each other on all ports, "
             f"and NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names the network if a pod has several. {error}"
