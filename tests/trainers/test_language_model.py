@@ -224,16 +224,27 @@ def test_all_parameters_can_be_trained(train):
 
 COUNTED = """
 import json, sys
+from transformers import TrainingArguments
 from kfp_distributed.trainers.language_rows import language_rows
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
 from kfp_distributed.trainers.language_training.supervised_tuning import supervised_tuning
 rows = language_rows(sys.argv[1])[:2]
 prompts = [{"prompt": row["messages"][:2], "completion": row["messages"][2:]} for row in rows]
-texts = {}
+texts, own_device, asked = {}, TrainingArguments.device.fget, set()
+
+def device_of_two_gpus(arguments):
+    device = own_device(arguments)
+    if id(arguments) not in asked:
+        asked.add(id(arguments))
+        arguments._n_gpu = 2
+    return device
+
+TrainingArguments.device = property(device_of_two_gpus)
 for name, given, loss_on in (("auto", rows, "auto"), ("all", rows, "all"), ("assistant", rows, "assistant"),
                              ("completion", prompts, "auto"), ("prompts", prompts, "all")):
     parameters = LanguageModelParameters(sys.argv[2], batch_size=2, loss_on=loss_on)
     trainer = supervised_tuning(parameters, given, [], "checkpoints", 1)
+    assert asked and trainer.args.n_gpu < 2
     labels = next(iter(trainer.get_train_dataloader()))["labels"]
     texts[name] = sorted(trainer.processing_class.decode(row[row >= 0]) for row in labels)
 print(json.dumps([texts, [row["messages"] for row in rows]]))
@@ -365,11 +376,19 @@ def test_a_batch_is_answered_as_each_prompt_alone_and_a_failure_only_leaves_the_
 
 GPUS = """
 import os, sys
+import torch
 from kfp_distributed.storage import open_store
 from kfp_distributed.trainers.language_model import language_model
 from kfp_distributed.trainers.language_training.rank_checks import check_gpus
 from kfp_distributed.trainers.runtime.lifecycle.rejection import RestoredCheckpoint
 check_gpus({})
+for count, gpus, ranks in ((1, 2, 2), (1, 0, 2), (4, 4, 1)):
+    torch.cuda.device_count = lambda: count
+    try:
+        check_gpus({"KFP_DISTRIBUTED_GPUS": str(gpus), "LOCAL_WORLD_SIZE": str(ranks)})
+    except ValueError as error:
+        print(error)
+torch.cuda.device_count = lambda: 0
 os.environ["KFP_DISTRIBUTED_GPUS"] = "4"
 try:
     language_model(*[sys.argv[1]] * 5, None)
@@ -423,9 +442,11 @@ def test_missing_gpus_and_ranks_that_do_not_answer_are_named(tmp_path, library_a
         save_checkpoint(store, tmp_path / folder)
     program = forked(environment("torch2"), "-c", GPUS, tmp_path / "checkpoints")
     done = subprocess.run(program, check=False, env=variables, capture_output=True, text=True)
-    assert re.search(
-        r"^False worker_gpus is 4, but PyTorch finds 0 GPUs.* is built without CUDA: use", done.stdout, re.M
-    ), done.stderr
+    part, few, idle, none = done.stdout.splitlines()
+    assert part.startswith("worker_gpus is 2, but PyTorch finds 1 GPUs; parts of a GPU, such as gpu_resource of MIG")
+    assert few.startswith("slots_per_worker is 2, but PyTorch finds 1 GPUs")
+    assert idle == "3 of 4 GPUs are not used, because each rank uses one"
+    assert re.match(r"False worker_gpus is 4, but PyTorch finds 0 GPUs; PyTorch .* is built without CUDA: use", none)
 
 
 @pytest.mark.parametrize(
