@@ -18,6 +18,7 @@ from kfp_distributed.components.train.run.launch import launch
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.storage import open_store
+from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.language_training.update_order import update_order
 from kfp_distributed.trainers.programs.language_parameters import micro_batches
@@ -108,6 +109,8 @@ def folder(tmp_path_factory):
     )
     program = [make_tiny_llama.__file__, folder / "texts.csv", folder / "tiny-llama"]
     subprocess.run(forked(environment("torch2"), *program), check=True)
+    (folder / "tiny-llama" / "README.md").touch()
+    (folder / "tiny-llama" / MODEL_MANIFEST).write_text(ModelManifest().to_json())
     return folder
 
 
@@ -319,11 +322,15 @@ def test_a_tuned_model_can_be_tuned_and_is_checked(train):
         train(base_model=f"file://{model}")
 
 
+DOCUMENTED = (
+    "ls | grep -E '[.](json|safetensors|jinja|txt|model)$' | grep -vx model.json | LC_ALL=C sort | xargs sha256sum"
+    " | sha256sum"
+)
+
+
 def content_hash(folder):
-    """Return the SHA-256 that a manifest has of a model, as a stranger would compute it: by sha256sum."""
-    lines = subprocess.run(
-        "sha256sum * | sha256sum", shell=True, check=True, capture_output=True, text=True, cwd=folder
-    )
+    """Return the SHA-256 that a manifest has of a model, as the reference says."""
+    lines = subprocess.run(DOCUMENTED, shell=True, check=True, capture_output=True, text=True, cwd=folder)
     return lines.stdout.split()[0]
 
 
