@@ -215,6 +215,7 @@ def test_the_merged_model_answers_as_the_adapter_and_nothing_is_a_pickle(train, 
     found = json.loads(subprocess.run(program, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
     assert found["difference"] < 1e-5
     assert {"adapter_model.safetensors", "merged/model.safetensors", "merged/tokenizer.json"} <= {*found["files"]}
+    assert not any(name.endswith("README.md") for name in found["files"])
     assert [name for name in found["files"] if name.endswith((".bin", ".pt", ".pth", ".pkl"))] == []
 
 
