@@ -94,9 +94,10 @@ def _save(trainer: SupervisedTuning, parameters: LanguageModelParameters, folder
         merged = folder / "merged" if adapts and parameters.export == "both" else folder
         model = save_merged(model, merged)
         trainer.processing_class.save_pretrained(merged)
-    for pickled in folder.rglob("training_args.bin"):
-        pickled.unlink()
-    for file in folder.glob("adapter_config.json"):  # The folder of this replica is of no use to others.
+    for name in ("training_args.bin", "README.md"):  # A pickle, and metadata with the folder of this replica.
+        for file in folder.rglob(name):
+            file.unlink()
+    for file in folder.glob("adapter_config.json"):
         hub = parse_hub(parameters.base_model)
         named = {"base_model_name_or_path": hub.name if hub else parameters.base_model}
         named |= {"revision": hub.revision} if hub else {}
