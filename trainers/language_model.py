@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import torch
+from transformers import PreTrainedModel
 from transformers.trainer_utils import get_last_checkpoint
 
 from kfp_distributed.trainers.hugging_face import StoredMetrics
@@ -23,6 +24,7 @@ from kfp_distributed.trainers.language_training.supervised_tuning import (
 from kfp_distributed.trainers.programs.base_model import parse_hub
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
 from kfp_distributed.trainers.runtime.job_description import BASE_MODEL
+from kfp_distributed.trainers.runtime.lifecycle.rejection import without_checkpoint
 
 
 def language_model(
@@ -47,47 +49,55 @@ def language_model(
         metrics_dir: Folder for training.json and answers.json of rank 0.
         parameters: Its parameters.
     """
-    check_gpus()
-    validation = language_rows(validation_dir) if validation_dir else []
     ranks = int(os.environ.get("WORLD_SIZE", 1))
-    rows, newest = language_rows(train_dir), get_last_checkpoint(checkpoint_dir)
-    trainer = supervised_tuning(parameters, rows, validation, checkpoint_dir, ranks)
-    trainer.add_callback(StoredMetrics(trainer, metrics_dir))
-    if trainer.is_world_process_zero():
-        packed = f"{len(rows):,} rows are packed into " * parameters.packing
-        print(f"{packed}{describe_tokens(trainer)}; {ranks} ranks", flush=True)
-        print(f"continues after {Path(newest).name}" if newest else "begins without a checkpoint", flush=True)
+    with without_checkpoint():
+        check_gpus()
+        validation = language_rows(validation_dir) if validation_dir else []
+        rows, newest = language_rows(train_dir), get_last_checkpoint(checkpoint_dir)
+        trainer = supervised_tuning(parameters, rows, validation, checkpoint_dir, ranks)
+        trainer.add_callback(StoredMetrics(trainer, metrics_dir))
+        if trainer.is_world_process_zero():
+            packed = f"{len(rows):,} rows are packed into " * parameters.packing
+            print(f"{packed}{describe_tokens(trainer)}; {ranks} ranks", flush=True)
+            print(f"continues after {Path(newest).name}" if newest else "begins without a checkpoint", flush=True)
     trainer.train(resume_from_checkpoint=newest)
     if not trainer.is_world_process_zero():
         return
-    model, device = trainer.accelerator.unwrap_model(trainer.model), trainer.args.device
-    size = trainer.args.per_device_eval_batch_size
-    answers = HeldOutAnswers(validation, trainer.processing_class, size, parameters.max_length)
-    answers.ask("tuned", lambda: model)
-    if parameters.method == "lora":
-        with without_adapter(model):
-            answers.ask("base", lambda: model)
-    _save(trainer, parameters, Path(model_dir))
-    if parameters.method == "full":
-        del trainer, model  # The memory of the GPU may not have room for both models.
-        gc.collect()
-        torch.cuda.empty_cache()
-        folder, template = base_folder(parameters.base_model), parameters.chat_template
-        answers.ask("base", lambda: load_base(folder, template, parameters.method)[0].to(device))
-    answers.write(metrics_dir)
+    with without_checkpoint():
+        model, device = _save(trainer, parameters, Path(model_dir)), trainer.args.device
+        size = trainer.args.per_device_eval_batch_size
+        answers = HeldOutAnswers(validation, trainer.processing_class, size, parameters.max_length)
+        answers.ask("tuned", lambda: model)
+        if parameters.method == "lora" and parameters.export == "adapter":
+            with without_adapter(model):
+                answers.ask("base", lambda: model)
+        else:  # The weights of the base model have been changed.
+            del trainer, model
+            answers.ask("base", lambda: _load_again(parameters, device))
+        answers.write(metrics_dir)
 
 
-def _save(trainer: SupervisedTuning, parameters: LanguageModelParameters, folder: Path) -> None:
-    adapts = parameters.method == "lora"
+def _load_again(parameters: LanguageModelParameters, device: torch.device) -> PreTrainedModel:
+    """Return the base model. The memory of the GPU may not have room for another model beside it."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    folder = base_folder(parameters.base_model)
+    return load_base(folder, parameters.chat_template, parameters.method)[0].to(device)
+
+
+def _save(trainer: SupervisedTuning, parameters: LanguageModelParameters, folder: Path) -> PreTrainedModel:
+    """Save what `export` names; return the model, without an adapter if it was merged."""
+    adapts, model = parameters.method == "lora", trainer.accelerator.unwrap_model(trainer.model)
     if adapts and parameters.export in ("adapter", "both"):
         trainer.save_model(str(folder))
     if not adapts or parameters.export in ("merged", "both"):
         merged = folder / "merged" if adapts and parameters.export == "both" else folder
-        save_merged(trainer.accelerator.unwrap_model(trainer.model), merged)
+        model = save_merged(model, merged)
         trainer.processing_class.save_pretrained(merged)
-    for pickled in folder.rglob("training_args.bin"):
-        pickled.unlink()
-    for file in folder.glob("adapter_config.json"):  # The folder of this replica is of no use to others.
+    for name in ("training_args.bin", "README.md"):  # A pickle, and metadata with the folder of this replica.
+        for file in folder.rglob(name):
+            file.unlink()
+    for file in folder.glob("adapter_config.json"):
         hub = parse_hub(parameters.base_model)
         named = {"base_model_name_or_path": hub.name if hub else parameters.base_model}
         named |= {"revision": hub.revision} if hub else {}
@@ -96,3 +106,4 @@ def _save(trainer: SupervisedTuning, parameters: LanguageModelParameters, folder
     (folder / BASE_MODEL).write_text(
         json.dumps(described | {"sha256": content_hash(base_folder(parameters.base_model))}, indent=1)
     )
+    return model

@@ -12,6 +12,16 @@ __all__ = ["language_rows"]
 
 _JSON_KINDS = ("conversation", "list<object>")
 
+_MESSAGES, _TEXT, _EITHER = ("conversation",), ("required text",), ("conversation", "required text")
+_FORMS = (
+    {"messages": _MESSAGES},
+    {"conversations": _MESSAGES},
+    {"prompt": _EITHER, "completion": _EITHER},
+    {"instruction": _TEXT, "output": _TEXT},
+    {"text": _TEXT},
+)
+"""Columns of the forms of rows, with the source_type that `prepare_data` gives them."""
+
 
 def language_rows(folder: str) -> list[dict[str, Any]]:
     """Return the rows of a dataset of conversations, prompts or texts, in a form that the trainers of trl take.
@@ -51,12 +61,22 @@ def language_rows(folder: str) -> list[dict[str, Any]]:
 
 
 def check_language_rows(manifest: DatasetManifest) -> None:
-    """Check that a dataset has the columns of conversations, prompts or texts.
+    """Check that a dataset has the columns of conversations, prompts or texts, prepared as such.
 
     Raises:
-        ValueError: It has other columns.
+        ValueError: It has other columns, or ones that were prepared as something else, such as categories.
     """
-    _row(dict.fromkeys(column.name for column in manifest.columns), manifest)
+    columns = {column.name: column for column in manifest.columns}
+    _row(dict.fromkeys(columns), manifest)
+    form = next(form for form in _FORMS if {*form} <= {*columns})
+    for name, kinds in form.items():
+        if columns[name].source_type not in kinds:
+            kind = columns[name].source_type or f"{columns[name].kind} ({columns[name].dtype})"
+            raise ValueError(
+                f"column {name!r} of the dataset of {manifest.source} was prepared as {kind}, and not as "
+                f"{' or '.join(kinds)}: run prepare_data without label_column, so that it checks and keeps the rows as "
+                "rows for language models"
+            )
 
 
 def _row(row: dict[str, Any], manifest: DatasetManifest) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class HubOrigin:
         self.files = tuple(
             FileEntry(file.rfilename, file.size or 0, file.lfs.sha256 if file.lfs else "")
             for file in found.siblings or ()
-            if _is_copied(file.rfilename)
+            if is_fetched(file.rfilename)
         )
 
     def fetch(self, path: str, folder: Path) -> Path:
@@ -116,15 +116,10 @@ class StoreOrigin:
         described = verify_model(self._store).files if MODEL_MANIFEST in sizes else ()
         hashes = {entry.path: entry.sha256 for entry in described}
         self.files = tuple(
-            FileEntry(path, size, hashes.get(path, "")) for path, size in sizes.items() if _is_copied(path)
+            FileEntry(path, size, hashes.get(path, "")) for path, size in sizes.items() if is_fetched(path)
         )
 
     def fetch(self, path: str, folder: Path) -> Path:
         """See Origin."""
         self._store.download(path, folder / path)
         return folder / path
-
-
-def _is_copied(path: str) -> bool:
-    # The import writes a model.json of its own.
-    return is_fetched(path) and path != MODEL_MANIFEST

@@ -132,7 +132,9 @@ def test_datasets_of_numbers_fit_whatever_their_scale():
 
 
 def kept(*names):
-    return unlabelled(*(Column(name, "kept", "string") for name in names), label=NO_LABEL)
+    kinds = {"messages": "conversation", "conversations": "conversation", "input": "optional text"}
+    columns = (Column(name, "kept", "string", source_type=kinds.get(name, "required text")) for name in names)
+    return unlabelled(*columns, label=NO_LABEL)
 
 
 @pytest.mark.parametrize(
@@ -155,6 +157,21 @@ def test_the_rows_of_a_language_model_have_the_tokens_whose_loss_counts(names, l
 def test_a_language_model_learns_from_conversations_prompts_and_texts_alone(train):
     with pytest.raises(ValueError, match=r"^train_dataset: .* has the columns .*; allowed are messages, conversations"):
         check_trainable(train, "language_model", {})
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ([Column("text", "category", "int32", vocabulary=("a",))], "'text' .* as category .* and not as required text"),
+        ([Column("text", "kept", "string")], "'text' .* as kept .* and not as required text: run prepare_data without"),
+        ([replace(kept("text").columns[0], source_type="optional text")], "'text' .* as optional text, and"),
+        ([Column("messages", "kept", "string")], "'messages' .* as kept .* and not as conversation: run"),
+        ([*kept("prompt").columns, Column("completion", "kept", "string")], "'completion' .* conversation or required"),
+    ],
+)
+def test_a_language_model_learns_from_columns_that_were_prepared_for_it_alone(columns, problem):
+    with pytest.raises(ValueError, match=f"^train_dataset: column {problem}"):
+        check_trainable(unlabelled(*columns, label=NO_LABEL), "language_model", {})
 
 
 def print_columns(validation_dir, model_dir):

@@ -168,6 +168,18 @@ INVALID = [
         },
         "min_workers = 2: torch_horovod is not elastic; remove it",
     ),
+    *(
+        (
+            {"train_specification": {"trainer": "language_model"}, "distribution_specification": distribution},
+            f"worker_gpus = {gpus}: language_model trains on a GPU with each rank, and a replica has {ranks}; set "
+            '"distribution_type": "PyTorch" and leave out slots_per_worker, which is then worker_gpus',
+        )
+        for gpus, ranks, distribution in (
+            (2, "1 rank", {"distribution_type": "Job", "worker_gpus": 2}),
+            (4, "1 rank", {"distribution_type": "PyTorch", "worker_gpus": 4, "slots_per_worker": 1}),
+            (1, "2 ranks", {"distribution_type": "PyTorch", "worker_gpus": 1, "slots_per_worker": 2}),
+        )
+    ),
     (
         {"train_specification": {"trainer": "keras_clasifier"}},
         "train_specification: trainer is 'keras_clasifier'; allowed: keras_classifier, keras_horovod, "

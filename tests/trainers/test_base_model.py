@@ -1,9 +1,14 @@
 """The addresses of language models, and the files that they need."""
 
+import os
 import re
+import subprocess
 from dataclasses import replace
+from hashlib import sha256
 
 import pytest
+from environments import environment
+from hugging_face_hub import Hub, commit_of, hub
 
 from kfp_distributed.components.train.run.training_request.request import Request, plan_job
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard
@@ -31,12 +36,48 @@ def test_an_address_of_the_hub_has_a_revision():
 def test_a_missing_file_of_a_model_is_named(missing, named):
     check_files("/models/base", MODEL)
     with pytest.raises(ValueError, match=re.escape(f"base_model is '/models/base', which has {named}: save the model")):
-        check_files("/models/base", {*MODEL} - {MODEL[missing]} | {"pytorch_model.bin"})
+        check_files("/models/base", {*MODEL} - {MODEL[missing]} | {"pytorch_model.bin", f"sub/{MODEL[missing]}"})
 
 
 def test_neither_pickles_nor_code_nor_subfolders_are_fetched():
     paths = ["config.json", "model.safetensors", "chat_template.jinja", "tokenizer.model", "merges.txt"]
-    assert [*filter(is_fetched, [*paths, "pytorch_model.bin", "modeling.py", "onnx/model.json"])] == paths
+    assert [*filter(is_fetched, [*paths, "pytorch_model.bin", "modeling.py", "onnx/model.json", "model.json"])] == paths
+
+
+FETCHED = """
+import sys
+from pathlib import Path
+from kfp_distributed.trainers.language_training.base_folder import base_folder, content_hash
+folder = base_folder("hf://team/tiny@main")
+print(content_hash(folder), *sorted(file.name for file in folder.iterdir() if file.is_file()))
+"""
+
+
+def test_a_model_of_the_hub_is_fetched_without_subfolders_also_if_the_hub_fails_meanwhile(
+    tmp_path, monkeypatch, library_archive
+):
+    content = {name: f"content of {name}" for name in (*MODEL, "README.md", "model.py", f"original/{MODEL[1]}")}
+    answer, failing = Hub.do_GET, {f"/team/tiny/resolve/{commit_of(content)}/{MODEL[1]}", "/api/models/team/tiny/"}
+
+    def fail_once(self):
+        for path in [path for path in failing if self.path.startswith(path)]:
+            failing.remove(path)
+            self.send_response(503)
+            self.send_header("Content-Length", "0")
+            return self.end_headers()
+        assert "original" not in self.path
+        return answer(self)
+
+    monkeypatch.setattr(Hub, "do_GET", fail_once)
+    program = [environment("torch2"), "-c", FETCHED]  # huggingface_hub reads the variable when it is imported.
+    with hub("models", "tiny", content) as address:
+        variables = os.environ | {"HF_ENDPOINT": address, "PYTHONPATH": str(library_archive)}
+        done = subprocess.run(program, check=False, capture_output=True, text=True, cwd=tmp_path, env=variables)
+    assert done.returncode == 0, done.stderr
+    assert not failing
+    assert f"main is the commit {commit_of(content)}" in done.stdout
+    hashes = "".join(f"{sha256(content[name].encode()).hexdigest()}  {name}\n" for name in sorted(MODEL))
+    assert done.stdout.splitlines()[-1].split() == [sha256(hashes.encode()).hexdigest(), *sorted(MODEL)]
 
 
 @pytest.mark.parametrize(

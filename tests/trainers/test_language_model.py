@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-from functools import partial
 from types import SimpleNamespace
 
 import make_tiny_llama
@@ -17,9 +16,8 @@ from kfp_distributed.components import prepare_data
 from kfp_distributed.components.train.run.launch import launch
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.run.training_request.request import Request
+from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 from kfp_distributed.trainers import train_specification
-from kfp_distributed.trainers.language_training.update_order import update_order
-from kfp_distributed.trainers.programs.language_parameters import micro_batches
 
 pytestmark = pytest.mark.takes(40)
 
@@ -79,6 +77,12 @@ def killed(
                 system.kill(system.getpid(), signal.SIGKILL)
             return super().on_step_end(args, state, control, **others)
 
+    class LateAnswers(language_model.HeldOutAnswers):
+        def ask(self, *arguments: object) -> None:
+            assert Path(model_dir, "adapter_model.safetensors").exists()
+            super().ask(*arguments)
+
+    language_model.HeldOutAnswers = LateAnswers
     if dies:
         language_model.StoredMetrics = DyingMetrics
         torch.save = save_slowly
@@ -100,6 +104,8 @@ def folder(tmp_path_factory):
     )
     program = [make_tiny_llama.__file__, folder / "texts.csv", folder / "tiny-llama"]
     subprocess.run(forked(environment("torch2"), *program), check=True)
+    (folder / "tiny-llama" / "README.md").touch()
+    (folder / "tiny-llama" / MODEL_MANIFEST).write_text(ModelManifest().to_json())
     return folder
 
 
@@ -204,6 +210,7 @@ def test_the_merged_model_answers_as_the_adapter_and_nothing_is_a_pickle(train, 
     found = json.loads(subprocess.run(program, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
     assert found["difference"] < 1e-5
     assert {"adapter_model.safetensors", "merged/model.safetensors", "merged/tokenizer.json"} <= {*found["files"]}
+    assert not any(name.endswith("README.md") for name in found["files"])
     assert [name for name in found["files"] if name.endswith((".bin", ".pt", ".pth", ".pkl"))] == []
 
 
@@ -216,16 +223,27 @@ def test_all_parameters_can_be_trained(train):
 
 COUNTED = """
 import json, sys
+from transformers import TrainingArguments
 from kfp_distributed.trainers.language_rows import language_rows
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
 from kfp_distributed.trainers.language_training.supervised_tuning import supervised_tuning
 rows = language_rows(sys.argv[1])[:2]
 prompts = [{"prompt": row["messages"][:2], "completion": row["messages"][2:]} for row in rows]
-texts = {}
+texts, own_device, asked = {}, TrainingArguments.device.fget, set()
+
+def device_of_two_gpus(arguments):
+    device = own_device(arguments)
+    if id(arguments) not in asked:
+        asked.add(id(arguments))
+        arguments._n_gpu = 2
+    return device
+
+TrainingArguments.device = property(device_of_two_gpus)
 for name, given, loss_on in (("auto", rows, "auto"), ("all", rows, "all"), ("assistant", rows, "assistant"),
                              ("completion", prompts, "auto"), ("prompts", prompts, "all")):
     parameters = LanguageModelParameters(sys.argv[2], batch_size=2, loss_on=loss_on)
     trainer = supervised_tuning(parameters, given, [], "checkpoints", 1)
+    assert asked and trainer.args.n_gpu < 2
     labels = next(iter(trainer.get_train_dataloader()))["labels"]
     texts[name] = sorted(trainer.processing_class.decode(row[row >= 0]) for row in labels)
 print(json.dumps([texts, [row["messages"] for row in rows]]))
@@ -300,17 +318,22 @@ def test_a_tuned_model_can_be_tuned_and_is_checked(train):
         train(base_model=f"file://{model}")
 
 
+DOCUMENTED = (
+    "ls | grep -E '[.](json|safetensors|jinja|txt|model)$' | grep -vx model.json | LC_ALL=C sort | xargs sha256sum"
+    " | sha256sum"
+)
+
+
 def content_hash(folder):
-    """Return the SHA-256 that a manifest has of a model, as a stranger would compute it: by sha256sum."""
-    lines = subprocess.run(
-        "sha256sum * | sha256sum", shell=True, check=True, capture_output=True, text=True, cwd=folder
-    )
+    """Return the SHA-256 that a manifest has of a model, as the reference says."""
+    lines = subprocess.run(DOCUMENTED, shell=True, check=True, capture_output=True, text=True, cwd=folder)
     return lines.stdout.split()[0]
 
 
 ANSWERED = """
-import json, sys
+import json, sys, time
 from pathlib import Path
+from kfp_distributed.trainers.language_training import held_out_answers
 from kfp_distributed.trainers.language_training.held_out_answers import HeldOutAnswers
 from kfp_distributed.trainers.language_training.supervised_tuning import load_base
 rows = json.loads(sys.argv[1])
@@ -321,6 +344,15 @@ for size, base in ((1, model), (2, model), (2, None)):
     answers.ask("base", lambda: base)
     answers.write(".")
     print(Path("answers.json").read_text().replace("\\n", " "))
+held_out_answers.SECONDS = 0.1
+forward = model.forward
+
+def slow(*arguments, **options):
+    time.sleep(0.04)
+    return forward(*arguments, **options)
+
+model.forward = slow
+HeldOutAnswers(rows, tokenizer, 2, 512).ask("tuned", lambda: model)
 """
 
 
@@ -341,77 +373,5 @@ def test_a_batch_is_answered_as_each_prompt_alone_and_a_failure_only_leaves_the_
     assert alone[1] | {"base": "", "tuned": ""} == {"prompt": "one", "reference": "two", "base": "", "tuned": ""}
     assert all(answer["base"] == answer["tuned"] != "" for answer in alone)
     assert failed == []
-    assert lines[-2].startswith("the base model cannot answer held-out prompts: AttributeError: 'NoneType'")
-
-
-GPUS = """
-from kfp_distributed.trainers.language_training.rank_checks import check_gpus
-check_gpus({})
-check_gpus({"KFP_DISTRIBUTED_GPUS": "4"})
-"""
-ALONE = """
-import sys, time
-from datetime import timedelta
-import torch
-import torch.distributed as dist
-from kfp_distributed.trainers.language_training.rank_checks import check_ranks
-rank = int(sys.argv[2])
-dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=2)
-check_ranks(torch.device("cpu"))
-print("answered", flush=True)
-time.sleep(600) if rank else check_ranks(torch.device("cpu"), 0.5)
-"""
-
-
-def test_missing_gpus_and_ranks_that_do_not_answer_are_named(tmp_path, library_archive):
-    variables = {**os.environ, "PYTHONPATH": str(library_archive)}
-    run = partial(subprocess.Popen, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    program = [*forked(environment("torch2"), "-c", ALONE, tmp_path / "store")]
-    with run([*program, "1"]) as other:
-        with run([*program, "0"]) as first:
-            output, error = first.communicate()
-        other.kill()
-    assert output == "answered\n"
-    assert "rank 0 of 2 had no answer of all others within 0.5 s over gloo: network policies must" in error
-    done = subprocess.run(
-        forked(environment("torch2"), "-c", GPUS), check=False, env=variables, capture_output=True, text=True
-    )
-    assert re.search(
-        r"ValueError: worker_gpus is 4, but PyTorch finds 0 GPUs.* is built without CUDA: use", done.stderr
-    )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "plan"),
-    [
-        ((32, 0, 1), (8, 4)),
-        ((32, 0, 4), (8, 1)),
-        ((36, 0, 2), (6, 3)),
-        ((14, 0, 2), (7, 1)),
-        ((26, 0, 2), (1, 13)),
-        ((32, 2, 4), (2, 4)),
-    ],
-)
-def test_how_an_update_is_divided(arguments, plan):
-    assert micro_batches(*arguments) == plan
-
-
-@pytest.mark.parametrize(
-    ("arguments", "nearest"),
-    [
-        ((32, 0, 3), "among 3 ranks; the nearest values are 30 and 33"),
-        ((4, 3, 2), "rows at once; the nearest values are 6"),
-    ],
-)
-def test_an_update_that_cannot_be_divided_is_refused(arguments, nearest):
-    with pytest.raises(ValueError, match=nearest):
-        micro_batches(*arguments)
-
-
-def test_the_order_of_the_rows_depends_on_seed_and_epoch_and_has_each_row():
-    orders = [update_order(10, 4, seed, epoch).tolist() for seed, epoch in ((0, 0), (0, 1), (1, 0))]
-    assert len({*map(tuple, orders)}) == 3
-    for order in orders:
-        assert len(order) == 12
-        assert sorted(order[:10]) == [*range(10)]
-        assert order[10:] == order[:2]
+    assert re.match(r"0 answers of the tuned model took 0\.[1-9] s", lines[-1])
+    assert lines[-3].startswith("the base model cannot answer held-out prompts: AttributeError: 'NoneType'")

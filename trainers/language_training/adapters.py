@@ -28,7 +28,8 @@ def without_adapter(model: PeftModel) -> AbstractContextManager[None]:
     return model.disable_adapter()  # type: ignore[no-any-return]  # Its types are those of an optional package.
 
 
-def save_merged(model: PreTrainedModel | PeftModel, folder: Path) -> None:
-    """Write a complete model: that with its adapter merged into its weights, or the model itself without an adapter."""
+def save_merged(model: PreTrainedModel | PeftModel, folder: Path) -> PreTrainedModel:
+    """Write and return a complete model. An adapter is merged into the weights of the model that it belongs to."""
     merged = model.merge_and_unload() if isinstance(model, PeftModel) else model
     merged.save_pretrained(folder)
+    return merged

@@ -3,16 +3,20 @@
 import fcntl
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
-from huggingface_hub import snapshot_download
+from huggingface_hub import HfApi, hf_hub_download
+from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
+from kfp_distributed.storage.errors import one_line
 from kfp_distributed.storage.files import describe_file
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.parallel import PARALLEL_TRANSFERS, run_in_parallel
 from kfp_distributed.trainers.programs.base_model import (
-    PATTERNS,
+    HubModel,
     check_files,
     is_fetched,
     is_in_store,
@@ -22,6 +26,14 @@ from kfp_distributed.trainers.programs.base_model import (
 from kfp_distributed.trainers.runtime.job_description import REPLICA_FOLDER_VARIABLE, STORE_SECONDS
 
 _COMPLETE = "complete"
+
+_CONNECTION_ERRORS = {"ConnectionError", "Timeout", "TransportError"}
+"""Classes of errors without an answer, of requests and httpx: huggingface_hub has used both."""
+
+_TRANSIENT = (429, 500, 502, 503, 504)
+"""HTTP statuses of a server that cannot serve now."""
+
+_T = TypeVar("_T")
 
 
 def base_folder(address: str) -> Path:
@@ -51,7 +63,7 @@ def base_folder(address: str) -> Path:
             begin = time.monotonic()
             print(f"fetching the model {address}", flush=True)
             if hub:
-                snapshot_download(hub.name, revision=hub.revision, allow_patterns=[*PATTERNS], local_dir=folder)
+                _download_from_hub(hub, folder)
             else:
                 _download(address, folder)
             check_files(address, _names(folder))
@@ -72,10 +84,40 @@ def _download(address: str, folder: Path) -> None:
     if MODEL_MANIFEST in paths:
         expected = {entry.path: entry for entry in ModelManifest.from_json(store.read(MODEL_MANIFEST)).files}
     folder.mkdir(exist_ok=True)
-    fetched = [path for path in paths if is_fetched(path) and path != MODEL_MANIFEST]
+    fetched = [*filter(is_fetched, paths)]
     run_in_parallel(lambda path: store.download(path, folder / path, expected.get(path)), fetched, PARALLEL_TRANSFERS)
 
 
+def _download_from_hub(hub: HubModel, folder: Path) -> None:
+    """Download a model. `snapshot_download` would return an incomplete folder if the Hub fails later."""
+    found = _retried(lambda: HfApi().model_info(hub.name, revision=hub.revision))
+    print(f"{hub.revision} is the commit {found.sha}", flush=True)
+    run_in_parallel(
+        lambda path: _retried(lambda: hf_hub_download(hub.name, path, revision=found.sha, local_dir=folder)),
+        [file.rfilename for file in found.siblings or () if is_fetched(file.rfilename)],
+        PARALLEL_TRANSFERS,
+    )
+
+
+def _retried(request: Callable[[], _T]) -> _T:
+    """Return the result of a request to the Hub, which is repeated while the Hub does not answer or cannot serve."""
+    until, pause = time.monotonic() + STORE_SECONDS, 1.0
+    while True:
+        try:
+            return request()
+        except Exception as error:  # noqa: BLE001 - each version has other classes for errors of the connection
+            # This one is raised for each error of the server. Its cause says which.
+            cause = (isinstance(error, LocalEntryNotFoundError) and error.__cause__) or error
+            status = getattr(getattr(cause, "response", None), "status_code", None)
+            is_connection = bool(_CONNECTION_ERRORS & {kind.__name__ for kind in type(cause).__mro__})
+            may_pass = is_connection if status is None else status in _TRANSIENT
+            if not may_pass or isinstance(cause, OfflineModeIsEnabled) or time.monotonic() + pause > until:
+                raise cause from None
+            print(f"the Hub is not available ({one_line(cause)}); next attempt in {pause:g} s", flush=True)
+            time.sleep(pause)
+            pause = min(2 * pause, 30)
+
+
 def content_hash(folder: Path) -> str:
-    """Return the `model_hash` of the fetched files of a model."""
+    """Return the `model_hash` of the files of a model that are fetched, or would be."""
     return model_hash(describe_file(folder / name, name) for name in filter(is_fetched, _names(folder)))

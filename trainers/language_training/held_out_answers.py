@@ -12,7 +12,7 @@ from kfp_distributed.trainers.language_training.held_out_prompts import HeldOutP
 from kfp_distributed.trainers.runtime.outputs.answers_file import MAX_PROMPTS, HeldOutAnswer, write_answers
 
 SECONDS = 120.0
-"""Time for the answers of one model. What is not answered then is left out."""
+"""Time for the answers of one model. The prompts of a batch that is not answered completely by then are left out."""
 
 _NEW_TOKENS = 128
 
@@ -71,11 +71,11 @@ class HeldOutAnswers:
         until = time.monotonic() + SECONDS
         answers: list[str] = []
         for first in range(0, len(self._prompts), self._size):
-            left = until - time.monotonic()
-            if left <= 0:
-                break
             batch = [self._tokens(prompt) for prompt in self._prompts[first : first + self._size]]
-            answers += self._answer(model, batch, left)
+            answered = self._answer(model, batch, until - time.monotonic())
+            if time.monotonic() >= until:  # Some of them may have been cut.
+                break
+            answers += answered
         return answers
 
     def _tokens(self, prompt: HeldOutPrompt) -> list[int]:

@@ -10,7 +10,9 @@ import torch.distributed as dist
 from kfp_distributed.trainers.runtime.job_description import GPUS_VARIABLE
 
 SECONDS = 60.0
-"""Time for which a rank waits for the others in `check_ranks`. With a network that works it takes a second."""
+"""Time for which a rank waits for the others in `check_ranks`. With a network that works it takes a second. It does not
+limit how long PyTorch takes to connect the ranks: up to 30 minutes, because their pods start at different times.
+"""
 
 
 def check_gpus(environment: Mapping[str, str] = os.environ) -> None:
@@ -25,20 +27,26 @@ def check_gpus(environment: Mapping[str, str] = os.environ) -> None:
     found, needed = torch.cuda.device_count(), int(environment.get(GPUS_VARIABLE) or 0)
     ranks = int(environment.get("LOCAL_WORLD_SIZE") or 1)
     if found < needed:
-        built = f"is built for CUDA {torch.version.cuda}" if torch.version.cuda else "is built without CUDA"
-        raise ValueError(
-            f"worker_gpus is {needed}, but PyTorch finds {found} GPUs. PyTorch {torch.__version__} of the image "
-            f"{built}: use an image with CUDA, of a version that the driver of the node supports (nvidia-smi shows it)"
+        platforms = {"CUDA": torch.version.cuda, "ROCm": torch.version.hip}
+        built = next((f"for {name} {version}" for name, version in platforms.items() if version), "without CUDA")
+        advice = (
+            f"parts of a GPU, such as gpu_resource of MIG, are one GPU for a process: set worker_gpus to {found}"
+            if found
+            else f"PyTorch {torch.__version__} of the image is built {built}: use an image for the GPUs of the node, "
+            "of a version that its driver supports (nvidia-smi shows that of CUDA)"
         )
+        raise ValueError(f"worker_gpus is {needed}, but PyTorch finds {found} GPUs; {advice}")
     if 0 < found < ranks:
         raise ValueError(
             f"slots_per_worker is {ranks}, but PyTorch finds {found} GPUs, and each rank needs one: set worker_gpus to "
             f"{ranks}"
         )
+    if found > ranks:
+        print(f"{found - ranks} of {found} GPUs are not used, because each rank uses one", flush=True)
 
 
 def check_ranks(device: torch.device, seconds: float = SECONDS) -> None:
-    """Check that all ranks answer each other, if there are several.
+    """Check that all ranks answer each other, if there are several, once they are connected.
 
     Args:
         device: Device of this rank.
@@ -54,7 +62,7 @@ def check_ranks(device: torch.device, seconds: float = SECONDS) -> None:
         dist.all_reduce(ranks, async_op=True).wait(timedelta(seconds=seconds))
         answered = int(ranks.item())
     except RuntimeError as error:
-        raise RuntimeError(
+        raise type(error)(  # The class may say that a peer is lost.
             f"rank {dist.get_rank()} of {dist.get_world_size()} had no answer of all others within {seconds:g} s over "
             f"{dist.get_backend()}: network policies must let the pods of the job reach each other on all ports, "
             f"and NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names the network if a pod has several. {error}"

@@ -156,6 +156,7 @@ def supervised_tuning(
         save_only_model=False,
     )
     check_ranks(arguments.device)
+    arguments._n_gpu = min(1, arguments.n_gpu)  # With others, a rank would share its rows among them.
     model, tokenizer = load_base(base_folder(parameters.base_model), parameters.chat_template, parameters.method)
     return SupervisedTuning(
         model,

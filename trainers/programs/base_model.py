@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from kfp_distributed.storage.files import FileEntry
+from kfp_distributed.storage.model import MODEL_MANIFEST
 
 NEEDED: Mapping[str, tuple[str, ...]] = {
     "config.json": ("config.json",),
@@ -65,8 +66,11 @@ def is_in_store(address: str) -> bool:
 
 
 def is_fetched(path: str) -> bool:
-    """Return whether a file of a model, by its path in the folder, is fetched. Files in subfolders are not."""
-    return "/" not in path and _has_any([path], PATTERNS)
+    """Return whether a file of a model, by its path in the folder, is fetched.
+
+    Files in subfolders are not, nor is model.json, which tells how the model was made.
+    """
+    return "/" not in path and path != MODEL_MANIFEST and _has_any([path], PATTERNS)
 
 
 def _has_any(names: Iterable[str], patterns: Iterable[str]) -> bool:
@@ -84,7 +88,7 @@ def check_files(address: str, paths: Iterable[str], parameter: str = "base_model
     Raises:
         ValueError: A file is missing.
     """
-    names = {*paths}
+    names = [*filter(is_fetched, paths)]
     missing = [what for what, patterns in NEEDED.items() if not _has_any(names, patterns)]
     if missing:
         raise ValueError(

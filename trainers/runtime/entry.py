@@ -176,7 +176,7 @@ def _train(replica: ThisReplica, folders: Mapping[str, Path]) -> int:
     if replica.leads:
         record_training_data(job, manifest)
     keep_results(job, replica.leads, replica.role == "evaluator", folders)
-    code = _run_program(replica, folders, restored.reject)
+    code = run_program(replica, folders, restored.reject)
     until = time.monotonic() + (seconds_left() if code == PREEMPTED else STORE_SECONDS * (code == 0))
     if code == 0 and replica.leads and not (replica.elastic and not any(folders["model_dir"].iterdir())):
         awaits_evaluator = "evaluator" in replica.cluster.addresses and program.kind == "trainer"
@@ -203,7 +203,7 @@ def _fetch_validation(uri: str, folder: Path, manifest: DatasetManifest, rank: i
     (folder / DATASET_MANIFEST).write_text(aligned.to_json())
 
 
-def _run_program(replica: ThisReplica, folders: Mapping[str, Path], reject_checkpoint: Callable[[], bool]) -> int:
+def run_program(replica: ThisReplica, folders: Mapping[str, Path], reject_checkpoint: Callable[[], bool]) -> int:
     """Run the program; return the exit code.
 
     Args:
@@ -225,9 +225,9 @@ def _run_program(replica: ThisReplica, folders: Mapping[str, Path], reject_check
     except BaseException as error:
         folder_uploads.flush(by_program=False)
         sharded_uploads.finish(seconds_to_finish(1))
-        # SystemExit is a decision of the program. A trainer's rows that cannot be read are no fault of the checkpoint.
-        is_of_rows = program.reads_store and isinstance(error, StorageError)
-        if replica.elastic or is_of_rows or not isinstance(error, Exception) or not reject_checkpoint():
+        # SystemExit is a decision of the program. What a trainer cannot read or store is no fault of the checkpoint.
+        is_of_store = program.kind == "trainer" and isinstance(error, StorageError)
+        if replica.elastic or is_of_store or not isinstance(error, Exception) or not reject_checkpoint():
             raise
         print_error(error)
         return CHECKPOINT_REJECTED

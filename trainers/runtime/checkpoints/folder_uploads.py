@@ -257,7 +257,10 @@ class _Folder:
     def _log_uncommitted(self, is_uncommitted: bool) -> None:
         self._uncommitted = self._uncommitted + 1 if is_uncommitted and self._is_complete else 0
         if self._uncommitted == _BUSY_LOOKS:
-            leave_out(f"{self.name} has changed, and is stored at the next call of flush() or record_epoch()")
+            leave_out(
+                f"{self.name} has changed, and is stored at the next call of flush() or record_epoch(), or when a "
+                "Trainer with StoredMetrics has saved its next checkpoint"
+            )
 
 
 class _Uploads:

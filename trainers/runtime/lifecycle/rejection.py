@@ -1,12 +1,14 @@
 """Decides whether a program failed because of the checkpoint that it had restored, so that the next start gets another.
 
 It is not if a checkpoint was stored since, or is to be stored. The process that stores the checkpoints knows this of
-itself. The others compare what the object store has with what it had when they started.
+itself. The others compare what the object store has with what it had when they started. Nor is it if the program failed
+in a part that does not read the checkpoint.
 """
 
 import json
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from kfp_distributed.storage.store import Store
@@ -21,6 +23,18 @@ class _Progress(NamedTuple):
 
     metrics: bytes
     folders: frozenset[str]
+
+
+_is_unread = False
+
+
+@contextmanager
+def without_checkpoint() -> Iterator[None]:
+    """Mark a part of a program that does not read the checkpoint: if it fails, the checkpoint is not rejected."""
+    global _is_unread
+    _is_unread = True
+    yield
+    _is_unread = False  # An error that leaves the block leaves it True.
 
 
 class RestoredCheckpoint:
@@ -41,12 +55,13 @@ class RestoredCheckpoint:
     def reject(self) -> bool:
         """Record that the program failed right after it had restored the checkpoint, if there is one before it.
 
-        "Right after" means that no checkpoint has been stored or committed since.
+        "Right after" means that no checkpoint has been stored or committed since. A failure in `without_checkpoint`
+        says nothing about the checkpoint.
 
         Returns:
             Whether the next start gets another checkpoint.
         """
-        if not self._name or self._has_advanced():
+        if not self._name or _is_unread or self._has_advanced():
             return False
         following = reject_checkpoint(self._checkpoints, self._name)
         if following:

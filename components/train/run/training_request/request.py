@@ -144,6 +144,13 @@ def _check_distribution(program: Program, specification: DistributionSpecificati
         )
     if types and specification.min_workers and program.name not in ELASTIC:
         raise ValueError(f"min_workers = {specification.min_workers}: {program.name} is not elastic; remove it")
+    gpus, slots = specification.worker_gpus, specification.slots_per_worker
+    if types and program.name == LANGUAGE_MODEL and gpus not in (0, slots):
+        raise ValueError(
+            f"worker_gpus = {gpus}: {program.name} trains on a GPU with each rank, and a replica has {slots} "
+            f'{"ranks" if slots > 1 else "rank"}; set "distribution_type": "PyTorch" and leave out slots_per_worker, '
+            "which is then worker_gpus"
+        )
     if specification.tensorboard and "tensorboard_dir" not in program.folders:
         raise ValueError(f"tensorboard = true: {program.name} writes no logs, it has no parameter tensorboard_dir")
 
