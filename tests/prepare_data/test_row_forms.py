@@ -194,6 +194,56 @@ def test_lists_of_objects_may_have_any_name(ending, run, tmp_path):
             run(file, "third")
 
 
+OPTIONAL = {
+    "tools": [{"messages": turn(i), "tools": [tool(a=i)]} for i in ROWS],
+    "input": ALPACA,
+}
+
+
+def without(name):
+    return [{key: value for key, value in row.items() if key != name} for row in OPTIONAL[name]]
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("way", ["like", "validation_source", "test_source"])
+@pytest.mark.parametrize("name", OPTIONAL)
+def test_rows_of_another_source_may_lack_optional_columns(name, way, ending, run, tmp_path):
+    first = write(OPTIONAL[name], tmp_path / f"first.{ending}")
+    other = write(without(name), tmp_path / f"other.{ending}")
+    if way == "like":
+        manifests = run(other, like=run(first, "first")["train"], label_column="")
+    else:
+        split = way.removesuffix("_source")
+        manifests = {split: run(first, sources={split: str(other)})[split]}
+    found = rows_of(tmp_path, manifests)
+    assert len(found) == len(ROWS)
+    assert {row[name] for row in found} == {None}
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("names", ["ab", "ba"])
+@pytest.mark.parametrize("name", OPTIONAL)
+def test_some_files_of_a_folder_may_lack_optional_columns(name, names, ending, run, tmp_path):
+    first = write(OPTIONAL[name], tmp_path / f"first.{ending}")
+    (tmp_path / "data").mkdir()
+    write(OPTIONAL[name], tmp_path / "data" / f"{names[0]}.{ending}")
+    write(without(name), tmp_path / "data" / f"{names[1]}.{ending}")
+    manifests = run(first, sources={"validation": str(tmp_path / "data")})
+    found = [rows_of(tmp_path, {"validation": manifests["validation"]})]
+    if names == "ab":  # The first file of the main source decides.
+        found.append(rows_of(tmp_path, run(tmp_path / "data", "second"), "second"))
+    for values in ([row[name] for row in rows] for rows in found):
+        assert values.count(None) == len(values) - values.count(None) == len(ROWS)
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("column", ["input", "note"])
+def test_a_declared_column_of_the_main_source_is_needed(column, ending, run, tmp_path):
+    file = write(without("input"), tmp_path / f"data.{ending}")
+    with pytest.raises(ValueError, match=f"there is no column '{column}'"):
+        run(file, columns={column: "text"})
+
+
 def test_a_line_names_tools_that_the_first_rows_lack(run, tmp_path, capsys):
     like = run(write([{"messages": turn(i)} for i in ROWS], tmp_path / "first.jsonl"), "first")["train"]
     run(write(WITH_TOOLS["messages"], tmp_path / "second.jsonl"), like=like, label_column="")
