@@ -2,8 +2,9 @@
 
 import json
 
+import pyarrow as pa
 import pytest
-from language_tables import FORMATS, GOOD, ROWS, splits, turn, write
+from language_tables import FORMATS, GOOD, ROWS, message, splits, turn, write, write_table
 
 from kfp_distributed.components.prepare_data.csv_format import parse_csv_format
 from kfp_distributed.components.prepare_data.preparation_options import parse_options
@@ -192,6 +193,42 @@ def test_lists_of_objects_may_have_any_name(ending, run, tmp_path):
     if ending != "csv":
         with pytest.raises(ValueError, match=r"(columns=\{'a': \"|other lists of objects by \")list<object>\""):
             run(file, "third")
+
+
+def of_map(value):
+    return [*value.items()] if isinstance(value, dict) else value
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+@pytest.mark.parametrize("in_a_list", [False, True])
+def test_maps_are_objects_also_without_entries(in_a_list, ending, run, tmp_path):
+    arguments = [{}, {"x": "1"}, {"x": "1", "y": "2"}]
+    maps = pa.map_(pa.string(), pa.string())
+    entry = pa.list_(maps) if in_a_list else maps
+    call = pa.struct([("name", pa.string()), ("arguments", entry)])
+    kind = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string()), ("tool_calls", pa.list_(call))]))
+    values = [[of_map(value)] if in_a_list else of_map(value) for value in arguments]
+    messages = [
+        [message("user", f"q {i}"), message("assistant", "a", tool_calls=[{"name": "f", "arguments": values[i % 3]}])]
+        for i in ROWS
+    ]
+    tools = [[of_map(arguments[i % 3])] for i in ROWS]
+    table = pa.table({"messages": pa.array(messages, kind), "tools": pa.array(tools, pa.list_(maps))})
+    file = write_table(table, tmp_path / f"data.{ending}")
+    found = rows_of(tmp_path, run(file))
+    calls = [json.loads(row["messages"])[1]["tool_calls"][0]["arguments"] for row in found]
+    expected = [[value] if in_a_list else value for value in arguments]
+    assert sorted(map(str, calls)) == sorted(map(str, expected * 20))
+    assert sorted(row["tools"] for row in found) == sorted(json.dumps([value]) for value in arguments * 20)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_messages_may_be_maps(ending, run, tmp_path):
+    kind = pa.list_(pa.map_(pa.string(), pa.string()))
+    rows = [[[*item.items()] for item in turn(i)] for i in ROWS]
+    table = pa.table({name: pa.array(rows, kind) for name in ("prompt", "completion")})
+    file = write_table(table, tmp_path / f"data.{ending}")
+    assert json.loads(rows_of(tmp_path, run(file))[0]["prompt"])[0]["role"] == "user"
 
 
 OPTIONAL = {

@@ -53,7 +53,7 @@ def are_conversations(values: pa.Array) -> bool | None:
         None if all values are empty: missing, blank texts, or empty lists.
     """
     for row in range(len(values)):
-        value = decoded(python_values(values.slice(row, 1))[0])
+        value = decoded(python_values(values.slice(row, 1), maps_are_dicts=True)[0])
         if value and not (isinstance(value, str) and value.isspace()):
             return isinstance(value, list) and all(isinstance(message, dict) for message in value)
     return None

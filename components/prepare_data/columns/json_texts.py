@@ -31,7 +31,7 @@ def texts_of_values(
         text_of: Function that returns the JSON text of a decoded value, or raises ValueError.
     """
     texts: list[str | None] = []
-    for row, value in enumerate(python_values(in_microseconds(values))):
+    for row, value in enumerate(python_values(in_microseconds(values), maps_are_dicts=True)):
         try:
             texts.append(text_of(decoded(value)))
         except RecursionError:
@@ -91,7 +91,7 @@ def decoded(value: object) -> object:
 
 
 def json_value(value: object, where: str, *keys: str) -> Any:  # noqa: ANN401  (any JSON value)
-    """Return a value as JSON has it: times as ISO texts, and maps as objects.
+    """Return a value as JSON has it: times as ISO texts.
 
     Keys without a value are left out, because Arrow adds the keys of other rows.
 
@@ -103,8 +103,6 @@ def json_value(value: object, where: str, *keys: str) -> Any:  # noqa: ANN401  (
     Raises:
         ValueError: JSON has no such value.
     """
-    if isinstance(value, list) and value and all(isinstance(entry, tuple) for entry in value):
-        value = dict(value)  # A map of Arrow.
     if isinstance(value, dict):
         return {key: json_value(entry, where, *keys, str(key)) for key, entry in value.items() if entry is not None}
     if isinstance(value, list):
