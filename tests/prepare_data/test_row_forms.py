@@ -182,6 +182,22 @@ def test_tools_that_are_no_lists_of_objects_are_refused_with_what_to_do(value, e
 
 
 @pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": GOOD, "tools": ["hammer"]},
+        {"prompt": GOOD, "completion": "yes"},
+        {"prompt": "why?", "completion": GOOD},
+        {"prompt": GOOD, "completion": ["yes"]},
+    ],
+)
+def test_only_texts_of_the_source_are_to_be_declared_as_texts(row, ending, run, tmp_path):
+    file = write([row] * 60, tmp_path / f"data.{ending}")
+    with pytest.raises(ValueError, match=r"(?i:if the source has texts)"):
+        run(file)
+
+
+@pytest.mark.parametrize("ending", FORMATS)
 def test_lists_of_objects_may_have_any_name(ending, run, tmp_path):
     file = write([{"a": [{"x": i}, {"y": "z"}], "label": "ab"[i % 2]} for i in ROWS], tmp_path / f"data.{ending}")
     manifests = run(file, columns={"a": "list<object>"})

@@ -34,7 +34,9 @@ _NO_LANGUAGE_MODEL = (
     ". If the rows are for no language model, set label_column to the column of the labels, or to "
     '"" to keep all columns'
 )
-BOTH_TEXTS = '. If both have texts, set columns={"prompt": "text", "completion": "text"}'
+BOTH_TEXTS = (
+    '. If the source has texts in both, such as JSON texts, set columns={"prompt": "text", "completion": "text"}'
+)
 _ADVICE = {
     **dict.fromkeys(("prompt", "completion"), BOTH_TEXTS),
     **dict.fromkeys(("messages", "conversations"), _NO_LANGUAGE_MODEL),
