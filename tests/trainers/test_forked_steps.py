@@ -137,3 +137,28 @@ flush()
 assert os.read(readable, 99) == b"parent fork parent "
 """)
     assert not tmp_path.with_name(f"{tmp_path.name}-snapshots").exists()
+
+
+def test_a_fork_has_a_writer_of_its_own_for_tensorboard(steps_of):
+    """The thread that empties the queue of the writer of its parent is not in the fork."""
+    rows = steps_of("""
+import queue, threading, types
+
+class SummaryWriter:
+    names = set()
+
+    def __init__(self, folder, flush_secs, filename_suffix=""):
+        self.values, name = queue.Queue(10), f"{folder} {filename_suffix}"
+        assert name not in self.names
+        self.names.add(name)
+        threading.Thread(target=lambda: [self.values.get() for _ in iter(int, 1)], daemon=True).start()
+
+    def add_scalar(self, tag, value, number):
+        self.values.put(value)
+
+sys.modules["tensorboardX"] = types.SimpleNamespace(SummaryWriter=SummaryWriter)
+os.environ["KFP_DISTRIBUTED_TENSORBOARD_DIR"] = "logs"
+record(4, 20)
+fork(lambda: record(21, 40))()
+""")
+    assert [row["step"] for row in rows] == list(range(41))
