@@ -64,6 +64,38 @@ record(100, 101, "test_loss")
     assert rows[100] == {"step": 100, "loss": 1.0, "test_loss": 1.0}
 
 
+def test_a_step_before_the_last_one_of_a_fork_removes_none_of_its_steps(steps_of):
+    """Such as a test of the checkpoint of an earlier step."""
+    rows = steps_of("""
+fork(lambda: record(4, 100))()
+record(50, 50, "test_loss")
+flush()
+record(60, 60, "test_loss")
+""")
+    assert [row["step"] for row in rows] == list(range(101))
+    assert [row["step"] for row in rows if "test_loss" in row] == [50, 60]
+
+
+@pytest.mark.parametrize("flush", ["", "flush()"])
+@pytest.mark.parametrize("begin", ["", "fork(lambda: record(4, 100))()"])
+def test_a_process_that_begins_again_removes_the_steps_after_it(steps_of, begin, flush):
+    rows = steps_of(f"""
+{begin}
+record(50, 50)
+{flush}
+record(40, 40)
+""")
+    assert [row["step"] for row in rows] == [*range(41 if begin else 4), *([] if begin else [40])]
+
+
+def test_a_fork_that_begins_again_removes_the_steps_of_another(steps_of):
+    rows = steps_of("""
+fork(lambda: record(4, 100))()
+fork(lambda: record(51, 60))()
+""")
+    assert [row["step"] for row in rows] == list(range(61))
+
+
 def test_a_fork_records_whatever_a_thread_was_writing(steps_of):
     rows = steps_of("""
 import threading
