@@ -35,10 +35,16 @@ def write(rows, file):
             writer.writerows(
                 {name: json.dumps(v) if isinstance(v, list) else v for name, v in row.items()} for row in rows
             )
-    elif file.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(rows), file)
     else:
-        table = pa.Table.from_pylist(rows)
+        write_table(pa.Table.from_pylist(rows), file)
+    return file
+
+
+def write_table(table, file):
+    """Write a table of Arrow as Parquet or as Arrow, by the file's name."""
+    if file.suffix == ".parquet":
+        pq.write_table(table, file)
+    else:
         with pa.ipc.new_stream(file, table.schema) as stream:
             stream.write_table(table)
     return file

@@ -1,5 +1,6 @@
 """Reads the sources of the splits into one set of pieces."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -186,15 +187,31 @@ def kept_types(source: Source, columns: Iterable[Column]) -> dict[str, pa.DataTy
     """
     types = dict(source.types)
     for column in columns:
-        if column.name in types and str(types[column.name]) != column.dtype:
+        if column.name in types and _type_name(str(types[column.name])) != _type_name(column.dtype):
             try:
-                types[column.name] = pa.type_for_alias(column.dtype)
+                types[column.name] = _type_of(column.dtype)
             except ValueError:
                 raise ValueError(
                     f"column {column.name!r} is of type {types[column.name]}, but the dataset in like keeps it as "
                     f"{column.dtype}: write it in this type"
                 ) from None
     return types
+
+
+def _type_name(dtype: str) -> str:
+    """Return the name of a type without the names that formats give to the entries of lists."""
+    return re.sub(r"list<\w+: ", "list<item: ", dtype)
+
+
+def _type_of(dtype: str) -> pa.DataType:
+    """Return the type with a name.
+
+    Raises:
+        ValueError: It is none of lists and types without parameters.
+    """
+    if entries := re.fullmatch(r"(large_)?list<\w+: (.*)>", dtype):
+        return (pa.large_list if entries[1] else pa.list_)(_type_of(entries[2]))
+    return pa.type_for_alias(dtype)
 
 
 def _declared(columns: Iterable[Column]) -> dict[str, DeclaredKind]:
@@ -204,7 +221,7 @@ def _declared(columns: Iterable[Column]) -> dict[str, DeclaredKind]:
 
 def _kind(column: Column) -> DeclaredKind | None:
     if column.kind == "kept":
-        return column.source_type or _KINDS.get(column.dtype)
+        return column.source_type or _KINDS.get(_type_name(column.dtype))
     if column.kind == "number":
         # Other rows may have few dates, whose form is not to be guessed from them.
         return f"date {form_of(column.source_type)}" if column.is_date else "number"

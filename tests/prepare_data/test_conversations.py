@@ -175,7 +175,7 @@ def test_an_error_about_prompts_names_the_way_to_keep_texts(text, ending, run, t
     rows[30]["completion"] = text
     file = write(rows, tmp_path / f"data.{ending}")
     kinds = {"prompt": "text", "completion": "text"}
-    with pytest.raises(ValueError, match=re.escape(f"If both have texts, set columns={json.dumps(kinds)}")):
+    with pytest.raises(ValueError, match=re.escape(f"such as JSON texts, set columns={json.dumps(kinds)}")):
         run(file)
     columns = run(file, columns=kinds)["train"].columns
     assert [column.source_type for column in columns] == ["required text"] * 2

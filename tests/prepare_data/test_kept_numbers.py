@@ -106,3 +106,14 @@ def test_a_word_in_a_kept_column_of_numbers_is_kept_by_its_text(write, run, valu
     """Not by a category, which is no kept value."""
     with pytest.raises(ValueError, match=re.escape("set columns to {'id': \"text\"} if the column has texts")):
         run(write("csv", [*values * 20, "x"]), **KEPT)
+
+
+@pytest.mark.parametrize("number", ["1e400", "-2.5e999"])
+@pytest.mark.parametrize("wrong", ['"id": {}', '"id": [{}]', '"other": {}'])
+@pytest.mark.parametrize("columns", [{}, {"id": "text"}, {"id": "number"}])
+def test_a_number_beyond_the_range_of_floats_is_named(file, run, columns, wrong, number):
+    """Arrow refuses the whole line."""
+    lines = [f'{{"x": {i}, "id": {i}.5}}\n' for i in range(40)]
+    lines[20] = f'{{"x": 1, {wrong.format(number)}}}\n'
+    with pytest.raises(ValueError, match=rf"row 21 of data.jsonl has a number .*\({number} is too large.* as a text"):
+        run(file("data.jsonl", "".join(lines)), columns=columns, **KEPT)

@@ -2,8 +2,9 @@
 
 import json
 
+import pyarrow as pa
 import pytest
-from language_tables import FORMATS, GOOD, ROWS, splits, turn, write
+from language_tables import FORMATS, GOOD, ROWS, message, splits, turn, write, write_table
 
 from kfp_distributed.components.prepare_data.csv_format import parse_csv_format
 from kfp_distributed.components.prepare_data.preparation_options import parse_options
@@ -181,6 +182,22 @@ def test_tools_that_are_no_lists_of_objects_are_refused_with_what_to_do(value, e
 
 
 @pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": GOOD, "tools": ["hammer"]},
+        {"prompt": GOOD, "completion": "yes"},
+        {"prompt": "why?", "completion": GOOD},
+        {"prompt": GOOD, "completion": ["yes"]},
+    ],
+)
+def test_only_texts_of_the_source_are_to_be_declared_as_texts(row, ending, run, tmp_path):
+    file = write([row] * 60, tmp_path / f"data.{ending}")
+    with pytest.raises(ValueError, match=r"(?i:if the source has texts)"):
+        run(file)
+
+
+@pytest.mark.parametrize("ending", FORMATS)
 def test_lists_of_objects_may_have_any_name(ending, run, tmp_path):
     file = write([{"a": [{"x": i}, {"y": "z"}], "label": "ab"[i % 2]} for i in ROWS], tmp_path / f"data.{ending}")
     manifests = run(file, columns={"a": "list<object>"})
@@ -192,6 +209,92 @@ def test_lists_of_objects_may_have_any_name(ending, run, tmp_path):
     if ending != "csv":
         with pytest.raises(ValueError, match=r"(columns=\{'a': \"|other lists of objects by \")list<object>\""):
             run(file, "third")
+
+
+def of_map(value):
+    return [*value.items()] if isinstance(value, dict) else value
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+@pytest.mark.parametrize("in_a_list", [False, True])
+def test_maps_are_objects_also_without_entries(in_a_list, ending, run, tmp_path):
+    arguments = [{}, {"x": "1"}, {"x": "1", "y": "2"}]
+    maps = pa.map_(pa.string(), pa.string())
+    entry = pa.list_(maps) if in_a_list else maps
+    call = pa.struct([("name", pa.string()), ("arguments", entry)])
+    kind = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string()), ("tool_calls", pa.list_(call))]))
+    values = [[of_map(value)] if in_a_list else of_map(value) for value in arguments]
+    messages = [
+        [message("user", f"q {i}"), message("assistant", "a", tool_calls=[{"name": "f", "arguments": values[i % 3]}])]
+        for i in ROWS
+    ]
+    tools = [[of_map(arguments[i % 3])] for i in ROWS]
+    table = pa.table({"messages": pa.array(messages, kind), "tools": pa.array(tools, pa.list_(maps))})
+    file = write_table(table, tmp_path / f"data.{ending}")
+    found = rows_of(tmp_path, run(file))
+    calls = [json.loads(row["messages"])[1]["tool_calls"][0]["arguments"] for row in found]
+    expected = [[value] if in_a_list else value for value in arguments]
+    assert sorted(map(str, calls)) == sorted(map(str, expected * 20))
+    assert sorted(row["tools"] for row in found) == sorted(json.dumps([value]) for value in arguments * 20)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_messages_may_be_maps(ending, run, tmp_path):
+    kind = pa.list_(pa.map_(pa.string(), pa.string()))
+    rows = [[[*item.items()] for item in turn(i)] for i in ROWS]
+    table = pa.table({name: pa.array(rows, kind) for name in ("prompt", "completion")})
+    file = write_table(table, tmp_path / f"data.{ending}")
+    assert json.loads(rows_of(tmp_path, run(file))[0]["prompt"])[0]["role"] == "user"
+
+
+OPTIONAL = {
+    "tools": [{"messages": turn(i), "tools": [tool(a=i)]} for i in ROWS],
+    "input": ALPACA,
+}
+
+
+def without(name):
+    return [{key: value for key, value in row.items() if key != name} for row in OPTIONAL[name]]
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("way", ["like", "validation_source", "test_source"])
+@pytest.mark.parametrize("name", OPTIONAL)
+def test_rows_of_another_source_may_lack_optional_columns(name, way, ending, run, tmp_path):
+    first = write(OPTIONAL[name], tmp_path / f"first.{ending}")
+    other = write(without(name), tmp_path / f"other.{ending}")
+    if way == "like":
+        manifests = run(other, like=run(first, "first")["train"], label_column="")
+    else:
+        split = way.removesuffix("_source")
+        manifests = {split: run(first, sources={split: str(other)})[split]}
+    found = rows_of(tmp_path, manifests)
+    assert len(found) == len(ROWS)
+    assert {row[name] for row in found} == {None}
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("names", ["ab", "ba"])
+@pytest.mark.parametrize("name", OPTIONAL)
+def test_some_files_of_a_folder_may_lack_optional_columns(name, names, ending, run, tmp_path):
+    first = write(OPTIONAL[name], tmp_path / f"first.{ending}")
+    (tmp_path / "data").mkdir()
+    write(OPTIONAL[name], tmp_path / "data" / f"{names[0]}.{ending}")
+    write(without(name), tmp_path / "data" / f"{names[1]}.{ending}")
+    manifests = run(first, sources={"validation": str(tmp_path / "data")})
+    found = [rows_of(tmp_path, {"validation": manifests["validation"]})]
+    if names == "ab":  # The first file of the main source decides.
+        found.append(rows_of(tmp_path, run(tmp_path / "data", "second"), "second"))
+    for values in ([row[name] for row in rows] for rows in found):
+        assert values.count(None) == len(values) - values.count(None) == len(ROWS)
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("column", ["input", "note"])
+def test_a_declared_column_of_the_main_source_is_needed(column, ending, run, tmp_path):
+    file = write(without("input"), tmp_path / f"data.{ending}")
+    with pytest.raises(ValueError, match=f"there is no column '{column}'"):
+        run(file, columns={column: "text"})
 
 
 def test_a_line_names_tools_that_the_first_rows_lack(run, tmp_path, capsys):

@@ -2,7 +2,6 @@
 
 import json
 import math
-import subprocess
 import sys
 import threading
 from itertools import pairwise
@@ -286,76 +285,6 @@ def test_the_model_gets_the_metrics_of_the_last_step_of_a_training_that_stops_ea
     assert manifest.metrics == {"step": 50, "loss": 1 / 50}
     stored = json.loads(open_store(replicas.job.metrics_uri).read("training.json"))
     assert stored["steps"][-1] == {"step": 50, "loss": 1 / 50}
-
-
-FORK = """
-import multiprocessing, os, sys
-from pathlib import Path
-from kfp_distributed.trainers.sync import flush, record_step
-
-def record(first, last, metric="loss"):
-    for step in range(first, last + 1):
-        record_step(Path(sys.argv[1]), step, 0, {metric: 1.0})
-
-def fork(function):
-    if sys.argv[2] == "multiprocessing":
-        (child := multiprocessing.get_context("fork").Process(target=function)).start()
-        return child.join
-    if (child := os.fork()) == 0:
-        function()
-        sys.exit()
-    return lambda: os.waitpid(child, 0)
-
-record(0, 3)
-"""
-
-
-@pytest.fixture(params=["multiprocessing", "os"])
-def steps_of(request, tmp_path):
-    """A function that runs a program with a fork that ends by its exit functions, and returns the recorded steps."""
-
-    def run(program):
-        command = [sys.executable, "-c", FORK + program, str(tmp_path / "training.json"), request.param]
-        subprocess.run(command, check=True, cwd=tmp_path, timeout=60)
-        return json.loads((tmp_path / "training.json").read_text())["steps"]
-
-    return run
-
-
-def test_a_fork_that_loads_rows_overwrites_no_steps(steps_of):
-    """It has a copy of the steps so far."""
-    rows = steps_of("""
-readable, writable = os.pipe()
-wait = fork(lambda: os.read(readable, 1))
-record(4, 100)
-flush()
-os.write(writable, b"x")
-wait()
-""")
-    assert [row["step"] for row in rows] == list(range(101))
-
-
-def test_the_steps_of_a_fork_that_trains_are_kept_beside_those_before_and_after_it(steps_of):
-    rows = steps_of("""
-fork(lambda: record(4, 100))()
-record(100, 101, "test_loss")
-""")
-    assert [row["step"] for row in rows] == list(range(102))
-    assert rows[100] == {"step": 100, "loss": 1.0, "test_loss": 1.0}
-
-
-def test_a_fork_records_whatever_a_thread_was_writing(steps_of):
-    rows = steps_of("""
-import threading
-from kfp_distributed.trainers.runtime.outputs.metrics_file import update_metrics_file
-
-other, is_over = Path("other.json"), threading.Event()
-threading.Thread(target=lambda: [update_metrics_file(other, {}) for _ in iter(is_over.is_set, True)]).start()
-for step in range(4, 24):
-    fork(lambda: record(step, step))()
-is_over.set()
-""")
-    assert [row["step"] for row in rows] == list(range(24))
 
 
 def test_threads_that_write_one_file_lose_neither_epochs_nor_steps(file):

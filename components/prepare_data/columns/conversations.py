@@ -34,7 +34,9 @@ _NO_LANGUAGE_MODEL = (
     ". If the rows are for no language model, set label_column to the column of the labels, or to "
     '"" to keep all columns'
 )
-BOTH_TEXTS = '. If both have texts, set columns={"prompt": "text", "completion": "text"}'
+BOTH_TEXTS = (
+    '. If the source has texts in both, such as JSON texts, set columns={"prompt": "text", "completion": "text"}'
+)
 _ADVICE = {
     **dict.fromkeys(("prompt", "completion"), BOTH_TEXTS),
     **dict.fromkeys(("messages", "conversations"), _NO_LANGUAGE_MODEL),
@@ -53,7 +55,7 @@ def are_conversations(values: pa.Array) -> bool | None:
         None if all values are empty: missing, blank texts, or empty lists.
     """
     for row in range(len(values)):
-        value = decoded(python_values(values.slice(row, 1))[0])
+        value = decoded(python_values(values.slice(row, 1), maps_are_dicts=True)[0])
         if value and not (isinstance(value, str) and value.isspace()):
             return isinstance(value, list) and all(isinstance(message, dict) for message in value)
     return None

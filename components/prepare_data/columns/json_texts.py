@@ -31,7 +31,7 @@ def texts_of_values(
         text_of: Function that returns the JSON text of a decoded value, or raises ValueError.
     """
     texts: list[str | None] = []
-    for row, value in enumerate(python_values(in_microseconds(values))):
+    for row, value in enumerate(python_values(in_microseconds(values), maps_are_dicts=True)):
         try:
             texts.append(text_of(decoded(value)))
         except RecursionError:
@@ -58,7 +58,8 @@ def objects_text(name: str, value: object, *, can_declare: bool = False) -> str 
         return None
     plain = json_value(value, "the list") if isinstance(value, list) else value
     if not isinstance(plain, list) or not all(isinstance(entry, dict) for entry in plain):
-        advice = f', or set columns={{{name!r}: "text"}}, or leave the column out (drop_columns)' if can_declare else ""
+        as_text = f'set columns={{{name!r}: "text"}} if the source has texts'
+        advice = f", or {as_text}, or leave the column out (drop_columns)" if can_declare else ""
         raise ValueError(f'is {value!r:.{SHOWN}}, and no list of objects: write [{{"name": ...}}, ...]{advice}')
     return text_of_json(plain)
 
@@ -91,7 +92,7 @@ def decoded(value: object) -> object:
 
 
 def json_value(value: object, where: str, *keys: str) -> Any:  # noqa: ANN401  (any JSON value)
-    """Return a value as JSON has it: times as ISO texts, and maps as objects.
+    """Return a value as JSON has it: times as ISO texts.
 
     Keys without a value are left out, because Arrow adds the keys of other rows.
 
@@ -103,8 +104,6 @@ def json_value(value: object, where: str, *keys: str) -> Any:  # noqa: ANN401  (
     Raises:
         ValueError: JSON has no such value.
     """
-    if isinstance(value, list) and value and all(isinstance(entry, tuple) for entry in value):
-        value = dict(value)  # A map of Arrow.
     if isinstance(value, dict):
         return {key: json_value(entry, where, *keys, str(key)) for key, entry in value.items() if entry is not None}
     if isinstance(value, list):

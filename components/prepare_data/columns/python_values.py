@@ -1,12 +1,12 @@
 """Values of Arrow as Python objects, with the times that Python does not have (pure)."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
 
-def python_values(values: pa.Array) -> list[Any]:
+def python_values(values: pa.Array, *, maps_are_dicts: bool = False) -> list[Any]:
     """Return values as Python objects, and texts in the place of times that Python does not have.
 
     These are nanoseconds, such as "2024-01-31 12:00:00.000000001", for which Arrow needs pandas. In a value with a year
@@ -14,15 +14,18 @@ def python_values(values: pa.Array) -> list[Any]:
 
     Args:
         values: Values of any type, also lists, structs and maps.
+        maps_are_dicts: Whether a map is a dict. Default: it is a list of pairs.
     """
+    maps: Literal["lossy"] | None = "lossy" if maps_are_dicts else None
     try:
-        return _cast(values, lambda kind: pa.string() if getattr(kind, "unit", "") == "ns" else kind)
+        return _cast(values, lambda kind: pa.string() if getattr(kind, "unit", "") == "ns" else kind, maps)
     except (OverflowError, ValueError):
         if len(values) == 1:
-            return _cast(values, lambda kind: pa.string())
+            return _cast(values, lambda kind: pa.string(), maps)
         # What one value becomes must not depend on the others of its batch.
         size = max(1, len(values) // 64)
-        return [value for begin in range(0, len(values), size) for value in python_values(values[begin : begin + size])]
+        parts = (values[begin : begin + size] for begin in range(0, len(values), size))
+        return [value for part in parts for value in python_values(part, maps_are_dicts=maps_are_dicts)]
 
 
 def in_microseconds(values: pa.Array) -> pa.Array:
@@ -57,9 +60,11 @@ def integers_of(kind: pa.DataType) -> pa.DataType:
     return pa.int32() if kind.bit_width == 32 else pa.int64()
 
 
-def _cast(values: pa.Array, other: Callable[[pa.DataType], pa.DataType]) -> list[Any]:
+def _cast(
+    values: pa.Array, other: Callable[[pa.DataType], pa.DataType], maps: Literal["lossy"] | None = None
+) -> list[Any]:
     kind = _with(other, values.type)
-    return [*(values if kind == values.type else values.cast(kind)).to_pylist()]
+    return [*(values if kind == values.type else values.cast(kind)).to_pylist(maps_as_pydicts=maps)]
 
 
 def _with(other: Callable[[pa.DataType], pa.DataType], kind: pa.DataType) -> pa.DataType:

@@ -55,7 +55,7 @@ def lines_about_optional(names: Collection[str], options: Options) -> list[str]:
         names: Columns of the source.
         options: Options with the kinds of the training rows, whose dropped columns need no line.
     """
-    form = _form({name for name, kind in options.columns.items() if kind in (CONVERSATION, REQUIRED_TEXT)})
+    form = _form_of_kinds(options)
     if not form:
         return []
     return [
@@ -63,6 +63,16 @@ def lines_about_optional(names: Collection[str], options: Options) -> list[str]:
         for name in form.optional
         if name in names and name not in options.inputs and name not in options.drop_columns
     ]
+
+
+def optional_columns(options: Options) -> set[str]:
+    """Return the columns that the training rows have and rows may lack, by the kinds of the training rows."""
+    form = _form_of_kinds(options)
+    return {*form.optional} & {*options.columns} if form else set()
+
+
+def _form_of_kinds(options: Options) -> RowForm | None:
+    return _form({name for name, kind in options.columns.items() if kind in (CONVERSATION, REQUIRED_TEXT)})
 
 
 def _form(names: Set[str]) -> RowForm | None:

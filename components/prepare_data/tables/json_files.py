@@ -1,6 +1,7 @@
 """Reads files of JSON Lines as batches of rows, and explains what is wrong with a line."""
 
 import json
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -331,7 +332,7 @@ def explain(
     """Return the column ("" for the whole line) and the problem of a line that does not fit, see `read_json`."""
     drop = ", or name the column in drop_columns" if can_drop else ""
     try:
-        values = json.loads(line.decode(), object_pairs_hook=_Pairs)
+        values = json.loads(line.decode(), object_pairs_hook=_Pairs, parse_float=_in_range)
     except UnicodeDecodeError:
         return "", "is not UTF-8: write JSON as UTF-8"
     except json.JSONDecodeError as error:
@@ -356,6 +357,14 @@ def explain(
         if key in exact and _loses_digits(value):
             return key, f"is {text[:40]}, {LOSES_DIGITS}: write texts in all lines{drop}"
     return "", f"cannot be read: {_ONE_LINE}"
+
+
+def _in_range(text: str) -> float:
+    """Return a number, if 64-bit floats have it. Arrow refuses a line that has another one."""
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text} is too large for a 64-bit float")
+    return number
 
 
 class _Pairs(list[tuple[str, Any]]):

@@ -136,7 +136,7 @@ class SchemaTable(ABC):
                 schema = schema_with_names(stored)
             images |= {*image_columns(stored)}
             times += [schema.field(name).type for name in (self._options.time_column,) if name]
-            for name in (*inputs, *others):
+            for name in {*inputs, *others} & {*schema.names}:
                 found[name] = _common(found.get(name, pa.null()), plain_type(schema.field(name).type))
         decoded = [name for name in inputs if name in images and name not in self._options.columns and task != "none"]
         self._images = choose_images(decoded, files, self._read_file, self._options)

@@ -1,6 +1,6 @@
 """Opens files of rows, and finds the columns that are inputs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from kfp_distributed.components.prepare_data.columns.column_names import check_names, input_names
 from kfp_distributed.components.prepare_data.columns.dates import ISO, form_of
-from kfp_distributed.components.prepare_data.columns.row_forms import lines_about_optional
+from kfp_distributed.components.prepare_data.columns.row_forms import lines_about_optional, optional_columns
 from kfp_distributed.components.prepare_data.columns.row_numbers import INDEX_NAMES, counts_rows, lines_about_index
 from kfp_distributed.components.prepare_data.columns.source import Source, SplitBy
 from kfp_distributed.components.prepare_data.columns.split_times import DATES
@@ -48,12 +48,16 @@ def table_source(
     first = _first_with_rows(files, table, options)
     names = _names(files, table)
     everywhere = {name for present in names.values() for name in present}
-    inputs = input_names(names[first], options, first, everywhere, table.names_advice)
+    optional = optional_columns(options)
+    absent = {name: missing for name, present in names.items() if (missing := optional - {*present})}
+    added = sorted(absent.get(first, ())) if options.inputs else ()
+    inputs = input_names([*names[first], *added], options, first, everywhere, table.names_advice)
     others = [name for name in (options.label_column, options.group_column, options.time_column) if name]
     for file_name, present in names.items():
         with read_errors(file_name):
-            used = (*others, *inputs)
-            check_names(present, [name for name in used if name in present or not table.may_lack_columns], first)
+            may_lack = {*inputs, *others} if table.may_lack_columns else optional
+            used = (name for name in (*others, *inputs) if name in present or name not in may_lack)
+            check_names(present, [*used], first)
     # The columns of the first source or of another dataset are inputs in any case.
     inputs, notes_about_index = (inputs, []) if options.inputs else _without_index(files, table, inputs)
     chosen = table.choose(files, inputs, [name for name in others if name not in inputs], codes, task)
@@ -64,7 +68,7 @@ def table_source(
         chosen.columns,
         options.label_column,
         partial(_parts, files, table),
-        partial(_read_part, table, chosen.read_types),
+        partial(_read_part, table, chosen.read_types, {} if table.may_lack_columns else absent),
         (*notes, *notes_about_index, *chosen.notes),
         sum(map(table.expected_bytes, files)),
         task,
@@ -78,9 +82,20 @@ def table_source(
 
 
 def _read_part(
-    table: TableFormat, types: Mapping[str, pa.DataType], part: FilePart, reject: Reject, count_rows: CountRows
+    table: TableFormat,
+    types: Mapping[str, pa.DataType],
+    absent: Mapping[str, Collection[str]],
+    part: FilePart,
+    reject: Reject,
+    count_rows: CountRows,
 ) -> Iterator[Rows]:
-    return table.read(part, types, reject, count_rows)
+    """Yield the rows of a part, with missing values in the optional columns that its file lacks."""
+    missing = absent.get(part.name, ())
+    present = {name: kind for name, kind in types.items() if name not in missing}
+    for rows, numbers in table.read(part, present, reject, count_rows):
+        for name in missing:
+            rows = rows.append_column(name, pa.nulls(len(rows), pa.string()))
+        yield Rows(rows, numbers)
 
 
 def _parts(

@@ -80,6 +80,7 @@ class _Folder:
     Attributes:
         name: Its name.
         has_checkpoints: Whether it is a folder of checkpoints.
+        is_inherited: Whether this process is a fork of the one that has registered it.
         waiting: The snapshot that is to be uploaded next.
     """
 
@@ -90,7 +91,7 @@ class _Folder:
         append_only: bool,
         is_complete: Callable[[Set[Path], Set[Path]], bool] | None,
     ) -> None:
-        self.name, self.has_checkpoints = folder.name, is_complete is not None
+        self.name, self.has_checkpoints, self.is_inherited = folder.name, is_complete is not None, False
         self.waiting: Snapshot | None = None
         self._folder, self._send, self._append_only, self._is_complete = folder, send, append_only, is_complete
         self._seen = self._sent = self._captured = read_state(folder)
@@ -105,6 +106,12 @@ class _Folder:
         """Delete all snapshots from the disk. A fork of the process, such as a worker that loads rows, has none."""
         if os.getpid() == self._process:
             shutil.rmtree(self._snapshots, ignore_errors=True)
+
+    def begin_in_fork(self) -> None:
+        """Leave the snapshots to the process that has taken them, and take others in a folder of their own."""
+        self.waiting = self._uploading = None
+        self._captured, self.is_inherited = self._sent, True
+        self._snapshots, self._process = self._snapshots / f"fork-{os.getpid()}", os.getpid()
 
     def poll(self, by_program: bool, waits: bool) -> None:
         """Take a snapshot of the folder if it has changed and is complete. See `flush` and `commit`.
@@ -283,7 +290,7 @@ class _Uploads:
             has_metrics = (by_program or waits) and write_gathered()
             has_failed = False
             for folder in kept_folders:
-                if folder.has_checkpoints and (has_failed or only_metrics):
+                if (folder.has_checkpoints and (has_failed or only_metrics)) or (folder.is_inherited and only_metrics):
                     continue
                 try:
                     # Metrics that have just been written are complete, also those of a program that has failed.
@@ -359,6 +366,16 @@ class _Uploads:
 _uploads = _Uploads()
 
 
+def _begin_in_fork() -> None:
+    # The threads that may hold the locks, and may be changing the folders, are those of the parent.
+    _uploads.__init__()  # type: ignore[misc]
+    for folder in kept_folders:
+        folder.begin_in_fork()
+
+
+os.register_at_fork(after_in_child=_begin_in_fork)
+
+
 def commit() -> None:
     """Let the current checkpoint and metrics be stored in object storage in the background.
 
@@ -370,7 +387,10 @@ def commit() -> None:
 
 
 def commit_metrics() -> None:
-    """Let the current metrics be stored in the background, and not the checkpoint, which may be incomplete."""
+    """Let the current metrics be stored in the background, and not the checkpoint, which may be incomplete.
+
+    In a fork, they are written for its parent, which stores them: of two uploads at a time, the older one may end last.
+    """
     _uploads.capture(by_program=True, waits=False, only_metrics=True)
     _uploads.send_in_background()
 

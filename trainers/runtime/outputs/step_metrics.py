@@ -40,6 +40,7 @@ class StepRecorder:
     def __init__(self, file: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._file, self._clock = file, clock
         self._points = StepPoints(read_steps(file))
+        self._last_written = self._points.last
         self._unwritten: list[tuple[int, Mapping[str, float]]] = []
         self._shown = -WRITE_SECONDS
         self._not_finite: set[str] = set()
@@ -84,20 +85,21 @@ class StepRecorder:
     def write(self) -> bool:
         """Add the new steps to the file, and return True; False if there are none.
 
-        The file may have steps that another process has added meanwhile, such as a fork that trains. A fork of this
-        process writes nothing of what it has of this object: this process writes it.
+        The file may have steps that another process has added meanwhile, such as a fork that trains. They are kept if
+        this process does not go back to a step before its own last one. A fork of this process writes nothing of what
+        it has of this object: this process writes it.
         """
         if os.getpid() != self._process:
             return False
         with changing:
             if not self._unwritten:
                 return False
-            points = StepPoints(read_steps(self._file))
+            points = StepPoints(read_steps(self._file), self._last_written)
             for step, values in self._unwritten:
                 points.add(step, values)
             replica = os.environ.get(REPLICA_VARIABLE, "replica-0")
             update_metrics_file(self._file, {"replica": replica, "steps": points.rows()})
-            self._points, self._unwritten = points, []
+            self._points, self._last_written, self._unwritten = points, points.last, []
         return True
 
 
@@ -109,8 +111,9 @@ def record_step(file: Path, step: int, steps: int, metrics: Mapping[str, Support
     seconds, with the next checkpoint, and when the program ends. A process that is killed loses the points since then:
     those of up to 10 seconds.
 
-    A step before the last one that was recorded removes the points after it: the training has begun again at a
-    checkpoint. Step 0 removes none. A metric that becomes NaN or infinite causes a warning.
+    A step before the last one that this process has recorded, or that was in the file before, removes the points after
+    it: the training has begun again at a checkpoint. Step 0 removes none. A metric that becomes NaN or infinite causes
+    a warning.
 
     Only one process of a job should record steps, such as rank 0.
 

@@ -22,17 +22,22 @@ class StepPoints:
     one of every step. The intervals grow with the training, so one that ends early has its points, too. Which points
     are kept depends on the numbers of the steps alone, so a training that was interrupted keeps the same ones.
 
+    Args:
+        rows: Points that `rows` has returned. Default: none.
+        last: Number of the step that counts as the last one. Default: the last one of `rows`.
+
     Attributes:
         left_out: Names of the metrics that came when there were `MAX_METRICS`.
+        last: Number of the last step; 0 if there is none.
     """
 
-    def __init__(self, rows: Sequence[Mapping[str, float]] = ()) -> None:
-        """Create the object with points that `rows` has returned. Default: none."""
+    def __init__(self, rows: Sequence[Mapping[str, float]] = (), last: int | None = None) -> None:
         self.left_out: set[str] = set()
-        self._last, self._interval = 0, 1
+        self.last, self._interval = 0, 1
         self._points: dict[str, dict[int, tuple[int, float]]] = {}
         for row in rows:
             self.add(int(row["step"]), {name: value for name, value in row.items() if name != "step"})
+        self.last = self.last if last is None else last
 
     def add(self, step: int, metrics: Mapping[str, float]) -> dict[str, float]:
         """Add the metrics of a step, and return those that are the first of their interval.
@@ -46,13 +51,13 @@ class StepPoints:
         """
         interval = max(self._interval, interval_of(step))
         # After step 0, the next one says where the training goes on.
-        last = step or self._last
-        if last < self._last or interval > self._interval:
+        last = step or self.last
+        if last < self.last or interval > self._interval:
             self._points = {
                 name: {number // interval: (number, value) for number, value in points.values() if number <= last}
                 for name, points in self._points.items()
             }
-        self._last, self._interval = last, interval
+        self.last, self._interval = last, interval
         first = {}
         for name, value in metrics.items():
             if name not in self._points and len(self._points) == MAX_METRICS:

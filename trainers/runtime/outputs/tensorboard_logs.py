@@ -1,5 +1,6 @@
 """Writes logs for TensorBoard, by TensorFlow where the program uses it, and by tensorboardX elsewhere."""
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -17,12 +18,12 @@ def log_scalars(folder: str, number: int, metrics: Mapping[str, float]) -> None:
     """
     for name, value in metrics.items():
         run, tag = ("validation", name[4:]) if name.startswith("val_") else ("train", name)
-        if write := _writer(f"{folder}/{run}"):
+        if write := _writer(f"{folder}/{run}", os.getpid()):
             write(tag, value, number)
 
 
 @cache
-def _writer(folder: str) -> Callable[[str, float, int], object] | None:
+def _writer(folder: str, process: int) -> Callable[[str, float, int], object] | None:
     if sys.modules.get("tensorflow"):  # A program blocks the import of a module by None.
         return _tensorflow_writer(folder)
     try:
@@ -30,8 +31,9 @@ def _writer(folder: str) -> Callable[[str, float, int], object] | None:
     except ImportError:
         _name_missing()
         return None
-    # It writes in another thread, and its file is complete at most so many seconds later.
-    add_scalar: Callable[[str, float, int], object] = SummaryWriter(folder, flush_secs=2).add_scalar
+    # It writes in another thread, which a fork does not have, and its file is complete at most so many seconds later.
+    writer = SummaryWriter(folder, flush_secs=2, filename_suffix=f".{process}")
+    add_scalar: Callable[[str, float, int], object] = writer.add_scalar
     return add_scalar
 
 

@@ -1,0 +1,46 @@
+"""Lists in a dataset of like, whose entries each format names differently."""
+
+import json
+
+import pyarrow as pa
+import pytest
+from language_tables import FORMATS, ROWS, splits, write, write_table
+
+pytestmark = pytest.mark.takes(8)
+
+VALUES = {
+    "floats": [0.5, 2.25],
+    "whole numbers": [1, 2],
+    "texts": ["a", "b"],
+    "booleans": [True, False],
+    "lists": [[0.5], [1.5, 2.5]],
+}
+OPTIONS = {"label_column": "", "validation_fraction": 0, "test_fraction": 0}
+
+
+@pytest.mark.parametrize("second", FORMATS)
+@pytest.mark.parametrize("first", ["jsonl", "parquet", "arrow"])
+@pytest.mark.parametrize("name", VALUES)
+def test_each_format_has_the_lists_of_a_dataset_of_another(name, first, second, run, tmp_path):
+    rows = [{"x": i, "v": VALUES[name]} for i in ROWS]
+    like = run(write(rows, tmp_path / f"first.{first}"), "first", task="none", **OPTIONS)["train"]
+    manifests = run(write(rows, tmp_path / f"second.{second}"), like=like, **OPTIONS)
+    found = splits(tmp_path, manifests)["train"]
+    assert sorted(map(str, found)) == sorted(map(str, rows))
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet", "arrow"])
+def test_lists_of_whole_numbers_fit_large_lists_of_floats(ending, run, tmp_path):
+    table = pa.table({"x": [*ROWS], "v": pa.array([[0.5]] * len(ROWS), pa.large_list(pa.float64()))})
+    like = run(write_table(table, tmp_path / "first.parquet"), "first", task="none", **OPTIONS)["train"]
+    file = write([{"x": i, "v": [i]} for i in ROWS], tmp_path / f"second.{ending}")
+    found = splits(tmp_path, run(file, like=like, **OPTIONS))["train"]
+    assert sorted(json.dumps(row["v"]) for row in found) == sorted(json.dumps([float(i)]) for i in ROWS)
+
+
+@pytest.mark.parametrize(("first", "second"), [("parquet", "arrow"), ("arrow", "parquet")])
+def test_lists_of_objects_have_equal_types_in_parquet_and_arrow(first, second, run, tmp_path):
+    rows = [{"x": i, "v": [{"a": i, "b": [1.5]}]} for i in ROWS]
+    like = run(write(rows, tmp_path / f"first.{first}"), "first", task="none", **OPTIONS)["train"]
+    manifests = run(write(rows, tmp_path / f"second.{second}"), like=like, **OPTIONS)
+    assert sorted(map(str, splits(tmp_path, manifests)["train"])) == sorted(map(str, rows))
