@@ -171,8 +171,9 @@ INVALID = [
     *(
         (
             {"train_specification": {"trainer": "language_model"}, "distribution_specification": distribution},
-            f"worker_gpus = {gpus}: language_model trains on one GPU with each rank, and a replica has {ranks} of them; "
-            f'set worker_gpus to {ranks}, or "distribution_type": "PyTorch" without slots_per_worker: then the master and',
+            f"worker_gpus = {gpus}: language_model uses a GPU for each rank, and a replica has {ranks}; "
+            f'set worker_gpus to {ranks}, or "distribution_type": "PyTorch" without slots_per_worker, so that '
+            "master and workers have a rank for each GPU",
         )
         for gpus, ranks, distribution in (
             (2, 1, {"distribution_type": "Job", "worker_gpus": 2}),
