@@ -171,13 +171,14 @@ INVALID = [
     *(
         (
             {"train_specification": {"trainer": "language_model"}, "distribution_specification": distribution},
-            f"worker_gpus = {gpus}: language_model trains on a GPU with each rank, and a replica has {ranks}; set "
-            '"distribution_type": "PyTorch" and leave out slots_per_worker, which is then worker_gpus',
+            f"worker_gpus = {gpus}: language_model uses a GPU for each rank, and a replica has {ranks}; "
+            f'set worker_gpus to {ranks}, or "distribution_type": "PyTorch" without slots_per_worker, so that '
+            "master and workers have a rank for each GPU",
         )
         for gpus, ranks, distribution in (
-            (2, "1 rank", {"distribution_type": "Job", "worker_gpus": 2}),
-            (4, "1 rank", {"distribution_type": "PyTorch", "worker_gpus": 4, "slots_per_worker": 1}),
-            (1, "2 ranks", {"distribution_type": "PyTorch", "worker_gpus": 1, "slots_per_worker": 2}),
+            (2, 1, {"distribution_type": "Job", "worker_gpus": 2}),
+            (4, 1, {"distribution_type": "PyTorch", "worker_gpus": 4, "slots_per_worker": 1}),
+            (1, 2, {"distribution_type": "PyTorch", "worker_gpus": 1, "slots_per_worker": 2}),
         )
     ),
     (

@@ -53,6 +53,7 @@ print(content_hash(folder), *sorted(file.name for file in folder.iterdir() if fi
 """
 
 
+@pytest.mark.takes(5)
 def test_a_model_of_the_hub_is_fetched_without_subfolders_also_if_the_hub_fails_meanwhile(
     tmp_path, monkeypatch, library_archive
 ):

@@ -14,6 +14,8 @@ from kfp_distributed.trainers.language_training.update_order import update_order
 from kfp_distributed.trainers.programs.language_parameters import micro_batches
 from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import save_checkpoint
 
+pytestmark = pytest.mark.takes(10)
+
 GPUS = """
 import os, sys
 import torch

@@ -147,9 +147,9 @@ def _check_distribution(program: Program, specification: DistributionSpecificati
     gpus, slots = specification.worker_gpus, specification.slots_per_worker
     if types and program.name == LANGUAGE_MODEL and gpus not in (0, slots):
         raise ValueError(
-            f"worker_gpus = {gpus}: {program.name} trains on a GPU with each rank, and a replica has {slots} "
-            f'{"ranks" if slots > 1 else "rank"}; set "distribution_type": "PyTorch" and leave out slots_per_worker, '
-            "which is then worker_gpus"
+            f"worker_gpus = {gpus}: {program.name} uses a GPU for each rank, and a replica has {slots}; "
+            f'set worker_gpus to {slots}, or "distribution_type": "PyTorch" without slots_per_worker, so that '
+            "master and workers have a rank for each GPU"
         )
     if specification.tensorboard and "tensorboard_dir" not in program.folders:
         raise ValueError(f"tensorboard = true: {program.name} writes no logs, it has no parameter tensorboard_dir")
