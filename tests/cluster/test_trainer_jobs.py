@@ -191,6 +191,13 @@ for library in ("", "OMPI_COMM_WORLD_"):
         print("rank", rank, "of", os.environ.get(f"{library}SIZE") or os.environ["WORLD_SIZE"], flush=True)"""
 
 
+# Otherwise the leader may have saved its model before the other replica has started.
+AWAITS_ALL = """
+import torch.distributed as dist
+dist.init_process_group("gloo")
+dist.barrier()"""
+
+
 @pytest.mark.parametrize("keys", [{}, {"worker_memory": "1500Mi"}], ids=["one template", "two templates"])
 def test_each_slot_of_a_pytorch_job_is_a_rank(start, image_name, keys):
     distribution = {"distribution_type": "PyTorch", "number_of_workers": 1, "slots_per_worker": 2, **keys}
@@ -201,7 +208,7 @@ def test_each_slot_of_a_pytorch_job_is_a_rank(start, image_name, keys):
 
 def test_a_replica_with_one_slot_is_a_rank_itself(start, image_name):
     distribution = {"distribution_type": "PyTorch", "number_of_workers": 1}
-    run = start({**function(PRINTS_RANK), "image": image_name("pytorch")}, distribution, {})
+    run = start({**function(PRINTS_RANK + AWAITS_ALL), "image": image_name("pytorch")}, distribution, {})
     assert condition_of(run) == SUCCESS, run.show()
     assert ranks_of(run) == {"master-0": ["0 of 2"], "worker-0": ["1 of 2"]}, run.show()
 
