@@ -25,6 +25,7 @@ from kfp_distributed.trainers.programs.base_model import parse_hub
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
 from kfp_distributed.trainers.runtime.job_description import BASE_MODEL
 from kfp_distributed.trainers.runtime.lifecycle.rejection import without_checkpoint
+from kfp_distributed.trainers.runtime.outputs.fine_tuning_file import FineTuning, write_fine_tuning
 
 
 def language_model(
@@ -46,10 +47,11 @@ def language_model(
         validation_dir: Folder of the validation dataset; "" for none.
         model_dir: Folder for the adapter or the model, in rank 0.
         checkpoint_dir: Folder for the checkpoints of rank 0.
-        metrics_dir: Folder for training.json and answers.json of rank 0.
+        metrics_dir: Folder for training.json and fine_tuning.json of rank 0.
         parameters: Its parameters.
     """
     ranks = int(os.environ.get("WORLD_SIZE", 1))
+    tokens = ""
     with without_checkpoint():
         check_gpus()
         validation = language_rows(validation_dir) if validation_dir else []
@@ -58,7 +60,9 @@ def language_model(
         trainer.add_callback(StoredMetrics(trainer, metrics_dir))
         if trainer.is_world_process_zero():
             packed = f"{len(rows):,} rows are packed into " * parameters.packing
-            print(f"{packed}{describe_tokens(trainer)}; {ranks} ranks", flush=True)
+            tokens = f"{packed}{describe_tokens(trainer)}"
+            print(f"{tokens}; {ranks} ranks", flush=True)
+            write_fine_tuning(Path(metrics_dir), FineTuning(tokens))
             print(f"continues after {Path(newest).name}" if newest else "begins without a checkpoint", flush=True)
     trainer.train(resume_from_checkpoint=newest)
     if not trainer.is_world_process_zero():
@@ -74,7 +78,7 @@ def language_model(
         else:  # The weights of the base model have been changed.
             del trainer, model
             answers.ask("base", lambda: _load_again(parameters, device))
-        answers.write(metrics_dir)
+        write_fine_tuning(Path(metrics_dir), FineTuning(tokens, answers.answers))
 
 
 def _load_again(parameters: LanguageModelParameters, device: torch.device) -> PreTrainedModel:

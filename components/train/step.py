@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from html import escape
 from pathlib import Path
@@ -38,7 +38,7 @@ from kfp_distributed.reports.page import render_page
 from kfp_distributed.storage.dataset import DATASET_MANIFEST
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.kubeflow.placeholders import refuse_placeholders
-from kfp_distributed.trainers.runtime.outputs.answers_file import HeldOutAnswer
+from kfp_distributed.trainers.runtime.outputs.fine_tuning_file import FineTuning
 
 _PROGRAM_TEXTS = ("train_specification.source", "train_specification.command")
 
@@ -173,7 +173,9 @@ def _run_job(
         outcome = launch(visible_request, runner, step_log, begin)
         # Inside the context: if the staged model cannot be downloaded, the step fails, and its report exists.
         model_epoch = outcome.model.metrics.get("epoch")
-        page = _render_report(outcome.status, outcome.metrics, runner, model_epoch=model_epoch, answers=outcome.answers)
+        page = _render_report(
+            outcome.status, outcome.metrics, runner, model_epoch=model_epoch, fine_tuning=outcome.fine_tuning
+        )
         _write(report, page)
     return outcome, page
 
@@ -184,10 +186,10 @@ def _render_report(
     runner: Runner,
     cause: str = "",
     model_epoch: float | None = None,
-    answers: Sequence[HeldOutAnswer] = (),
+    fine_tuning: FineTuning = FineTuning(),  # noqa: B008  (a tuple)
 ) -> str:
     try:
-        return render_page("train.html", job_page(status, metrics, runner.manifest, cause, model_epoch, answers))
+        return render_page("train.html", job_page(status, metrics, runner.manifest, cause, model_epoch, fine_tuning))
     except Exception as error:  # noqa: BLE001  (a bug in the report must neither fail a training nor hide the cause)
         log("WARNING", f"the report cannot be rendered: {error!r}")
         return f"<!DOCTYPE html><title>{escape(status.job)}</title><pre>{escape(cause or repr(error))}</pre>"

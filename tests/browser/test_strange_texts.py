@@ -16,7 +16,7 @@ from kfp_distributed.components.train.run.conclusions.status import advance, beg
 from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, LogLine, ReplicaChanged
 from kfp_distributed.components.train.tell.report import job_page
 from kfp_distributed.reports.page import render_page
-from kfp_distributed.trainers.runtime.outputs.answers_file import HeldOutAnswer
+from kfp_distributed.trainers.runtime.outputs.fine_tuning_file import FineTuning, HeldOutAnswer
 
 pytestmark = [pytest.mark.takes(16), pytest.mark.figures]
 
@@ -39,8 +39,8 @@ def training():
     ):
         status = advance(status, fact)
     metrics = {"worker-0": [{"epoch": 1, "loss": math.nan, **dict.fromkeys(TEXTS, 1e300)}, {"epoch": 2, LONG: 1}]}
-    answers = [HeldOutAnswer(reason, *TEXTS)]
-    content = job_page(status, metrics, {"kind": reason}, failure_cause(status), answers=answers)
+    fine_tuning = FineTuning(LONG, (HeldOutAnswer(reason, *TEXTS),))
+    content = job_page(status, metrics, {"kind": reason}, failure_cause(status), fine_tuning=fine_tuning)
     return render_page("train.html", content)
 
 

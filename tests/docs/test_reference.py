@@ -30,7 +30,12 @@ from kfp_distributed.storage.model import MODEL_MANIFEST
 from kfp_distributed.trainers import TRAINERS
 from kfp_distributed.trainers.programs.program import parameters_of
 from kfp_distributed.trainers.programs.requirements import variable_of
-from kfp_distributed.trainers.runtime.job_description import ANSWERS, EVALUATOR_METRICS, TENSORBOARD, TRAINING_METRICS
+from kfp_distributed.trainers.runtime.job_description import (
+    EVALUATOR_METRICS,
+    FINE_TUNING,
+    TENSORBOARD,
+    TRAINING_METRICS,
+)
 from kfp_distributed.trainers.runtime.monitoring.progress import Progress, parse_progress
 from kfp_distributed.trainers.runtime.monitoring.samples import Sample, split_sample
 from kfp_distributed.trainers.runtime.monitoring.trainer_status import TimedProgress, status_body
@@ -234,7 +239,7 @@ def test_the_files_in_buckets_have_the_names_of_the_code():
     for name in (
         TRAINING_METRICS,
         EVALUATOR_METRICS,
-        ANSWERS,
+        FINE_TUNING,
         f"metrics/{TENSORBOARD}/",
         MODEL_MANIFEST,
         "export.json",

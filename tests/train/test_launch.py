@@ -47,7 +47,7 @@ def fit(train_dir, model_dir, checkpoint_dir, metrics_dir, epochs: int = 1):
     history = [{"epoch": begun + epochs, "loss": 0.5, "accuracy": float("nan"), "remark": "good", "updates": 10**400}]
     Path(metrics_dir, "training.json").write_text(json.dumps({"replica": "worker-0", "epochs": history}))
     answers = [{"prompt": "1 + 1?", "reference": "2", "base": "I add", "tuned": "It is 2"}]
-    Path(metrics_dir, "answers.json").write_text(json.dumps(answers))
+    Path(metrics_dir, "fine_tuning.json").write_text(json.dumps({"tokens": "2 rows", "answers": answers}))
 """)
 
 

@@ -6,18 +6,19 @@ from train.programs.jobs import make_job, workers
 
 from kfp_distributed.components.train.run.conclusions.status import advance, begin, failure_cause
 from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, LogLine, ReplicaChanged, ReplicaSample, Span
-from kfp_distributed.components.train.run.stored_metrics import read_answers, read_metrics
+from kfp_distributed.components.train.run.stored_metrics import read_fine_tuning, read_metrics
 from kfp_distributed.components.train.tell.mlflow_tracker import new_metrics
 from kfp_distributed.components.train.tell.report import MAX_CURVES, MAX_EVENTS, MAX_TEXT, JobPage, job_page
 from kfp_distributed.reports.charts import Mark, line_chart, timeline
 from kfp_distributed.reports.page import render_page
 from kfp_distributed.reports.parts import Table
-from kfp_distributed.trainers.runtime.outputs.answers_file import HeldOutAnswer
+from kfp_distributed.trainers.runtime.outputs.fine_tuning_file import FineTuning, HeldOutAnswer
 from kfp_distributed.trainers.sync import record_epoch, record_step
 
 pytestmark = [pytest.mark.takes(4), pytest.mark.figures]
 
 ANSWERS = (HeldOutAnswer("user: 1 + 1?", "2", "3", "It is\n2"), HeldOutAnswer("user: 2 + 1?", "3", "4", "It is\n3"))
+FINE_TUNING = FineTuning("1,440 rows of 98 tokens (median), 123 at most", ANSWERS)
 REPLICA_COLUMNS = ("replica", "state", "end", "restarts", "peak memory", "pip", "node")
 
 
@@ -62,7 +63,7 @@ def test_the_report_says_which_epoch_the_model_is_of_and_which_is_the_best(model
 
 
 def test_content_of_a_report():
-    page = job_page(status(*SUCCEEDED), RECORDED, {"kind": "TFJob"}, model_epoch=3, answers=ANSWERS)
+    page = job_page(status(*SUCCEEDED), RECORDED, {"kind": "TFJob"}, model_epoch=3, fine_tuning=FINE_TUNING)
     assert page == JobPage(
         title="a-job",
         succeeded=True,
@@ -73,6 +74,7 @@ def test_content_of_a_report():
         facts=(
             ("Duration", "1 min 2 s"),
             ("Replicas", "2"),
+            ("Training rows", "1,440 rows of 98 tokens (median), 123 at most"),
             ("Epochs", "2"),
             ("Saved model", "of epoch 3"),
             ("Best loss", "2 in epoch 2"),
@@ -143,7 +145,7 @@ def test_content_of_a_report():
 
 
 def test_the_page_shows_all_content():
-    content = job_page(status(*SUCCEEDED), RECORDED, {"kind": "TFJob"}, answers=ANSWERS)
+    content = job_page(status(*SUCCEEDED), RECORDED, {"kind": "TFJob"}, fine_tuning=FINE_TUNING)
     page = Page(render_page("train.html", content))
     charts = [*content.curves, content.timeline, *content.usage]
     curve, *others = (chart.table for chart in charts)
@@ -245,7 +247,7 @@ def test_nothing_that_a_replica_or_a_user_names_becomes_markup():
             {text: [{"epoch": 1, text: 1.0}, {"epoch": 2, text: float("nan")}]},
             {"metadata": {"name": text}},
             f"ValueError: {text}",
-            answers=[HeldOutAnswer(text, text, text, text)],
+            fine_tuning=FineTuning(text, (HeldOutAnswer(text, text, text, text),)),
         )
         return Page(render_page("train.html", content))
 
@@ -302,11 +304,21 @@ def test_an_epoch_too_large_for_a_float_leaves_its_metrics_out(tmp_path):
     assert read_metrics(str(tmp_path)) == {}
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[1]", '["ab"]', '[{"prompt": "a", "reference": "b", "base": "c"}]'])
-def test_answers_of_another_form_are_left_out(tmp_path, content):
-    assert read_answers(str(tmp_path)) == ()
-    (tmp_path / "answers.json").write_text(content)
-    assert read_answers(str(tmp_path)) == ()
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{}",
+        "[1]",
+        '{"tokens": "", "answers": [1]}',
+        '{"tokens": "", "answers": [{"prompt": "a"}]}',
+        '{"answers": []}',
+    ],
+)
+def test_a_file_of_another_form_is_left_out(tmp_path, content):
+    assert read_fine_tuning(str(tmp_path)) == FineTuning()
+    (tmp_path / "fine_tuning.json").write_text(content)
+    assert read_fine_tuning(str(tmp_path)) == FineTuning()
 
 
 def test_a_row_with_both_numbers_is_one_of_its_list(tmp_path):

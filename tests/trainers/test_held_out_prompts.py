@@ -3,12 +3,13 @@ import json
 import pytest
 
 from kfp_distributed.trainers.language_training.held_out_prompts import HeldOutPrompt, held_out_prompts
-from kfp_distributed.trainers.runtime.outputs.answers_file import (
+from kfp_distributed.trainers.runtime.outputs.fine_tuning_file import (
     MAX_CHARACTERS,
     MAX_PROMPTS,
+    FineTuning,
     HeldOutAnswer,
-    parse_answers,
-    write_answers,
+    parse_fine_tuning,
+    write_fine_tuning,
 )
 
 SYSTEM, ASKED = {"role": "system", "content": "Add."}, {"role": "user", "content": "1 + 1?"}
@@ -51,12 +52,14 @@ def test_a_row_without_a_prompt_has_none(row):
 
 def test_the_file_has_the_end_of_a_long_prompt_and_the_begin_of_a_long_answer(tmp_path):
     long = HeldOutAnswer("a" + "b" * MAX_CHARACTERS, "ä", "c" * MAX_CHARACTERS, "c" * MAX_CHARACTERS + "d")
-    write_answers(tmp_path, [long])
-    (found,) = parse_answers((tmp_path / "answers.json").read_bytes())
+    write_fine_tuning(tmp_path, FineTuning("2 rows", (long,)))
+    tokens, (found,) = parse_fine_tuning((tmp_path / "fine_tuning.json").read_bytes())
+    assert tokens == "2 rows"
     kept = MAX_CHARACTERS - 1
     assert found == ("…" + "b" * kept, "ä", "c" * MAX_CHARACTERS, "c" * kept + "…")
 
 
 def test_of_a_file_of_a_program_so_many_rows_are_read():
     rows = [dict.fromkeys(HeldOutAnswer._fields, number) for number in range(2 * MAX_PROMPTS)]
-    assert parse_answers(json.dumps(rows).encode())[-1] == HeldOutAnswer(*[str(MAX_PROMPTS - 1)] * 4)
+    content = {"tokens": "", "answers": rows}
+    assert parse_fine_tuning(json.dumps(content).encode()).answers[-1] == HeldOutAnswer(*[str(MAX_PROMPTS - 1)] * 4)

@@ -111,7 +111,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def train(folder):
-    """A function that trains with so many ranks, and returns the metrics, the model, the log and the answers."""
+    """A function that trains with so many ranks, and returns the metrics, the model, the log and the rest."""
 
     def run(ranks=1, *, dies=False, **parameters):
         place = folder / f"training-{len([*folder.iterdir()])}"
@@ -145,7 +145,7 @@ def train(folder):
                 patch.setenv(f"KFP_DISTRIBUTED_{image}_PYTHON", str(environment("torch2")))
             outcome = launch(request, LocalRunner(), into(lines))
         (rows,) = outcome.metrics.values()
-        return rows, place / "model", "\n".join(lines), outcome.answers
+        return rows, place / "model", "\n".join(lines), outcome.fine_tuning
 
     return run
 
@@ -301,8 +301,9 @@ def test_the_tokens_are_those_of_each_row_alone(form, folder, tmp_path, library_
 
 def test_a_tuned_model_can_be_tuned_and_is_checked(train):
     """A model of `train` has the SHA-256 of its files, and answers as it did at the end of its training."""
-    _, model, _, adapted = train(export="merged")
-    rows, tuned, log, answers = train(base_model=f"file://{model}", method="full", learning_rate=1e-2)
+    _, model, _, (_, adapted) = train(export="merged")
+    rows, tuned, log, (tokens, answers) = train(base_model=f"file://{model}", method="full", learning_rate=1e-2)
+    assert f"{tokens}; 1 ranks" in log
     assert len(answers) == 16
     assert [answer.base for answer in answers] == [answer.tuned for answer in adapted]
     for known in (adapted, answers):
@@ -342,8 +343,7 @@ for size, base in ((1, model), (2, model), (2, None)):
     answers = HeldOutAnswers(rows, tokenizer, size, 512)
     answers.ask("tuned", lambda: model)
     answers.ask("base", lambda: base)
-    answers.write(".")
-    print(Path("answers.json").read_text().replace("\\n", " "))
+    print(json.dumps([answer._asdict() for answer in answers.answers]))
 held_out_answers.SECONDS = 0.1
 forward = model.forward
 

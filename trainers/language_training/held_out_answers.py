@@ -2,14 +2,13 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from kfp_distributed.trainers.language_training.held_out_prompts import HeldOutPrompt, held_out_prompts
-from kfp_distributed.trainers.runtime.outputs.answers_file import MAX_PROMPTS, HeldOutAnswer, write_answers
+from kfp_distributed.trainers.runtime.outputs.fine_tuning_file import MAX_PROMPTS, HeldOutAnswer
 
 SECONDS = 120.0
 """Time for the answers of one model. The prompts of a batch that is not answered completely by then are left out."""
@@ -38,7 +37,7 @@ class HeldOutAnswers:
         self._tokenizer, self._size = tokenizer, size
         self._new_tokens = min(_NEW_TOKENS, max_length // 2)
         self._prompt_tokens = max_length - self._new_tokens
-        self._answers: dict[str, list[str]] = {"base": [], "tuned": []}
+        self._texts: dict[str, list[str]] = {"base": [], "tuned": []}
         self._failed = False
 
     def ask(self, name: Literal["base", "tuned"], load: Callable[[], PreTrainedModel]) -> None:
@@ -52,20 +51,20 @@ class HeldOutAnswers:
             return
         begin = time.monotonic()
         try:
-            self._answers[name] = self._generate(load().eval())
+            self._texts[name] = self._generate(load().eval())
         except Exception as error:  # noqa: BLE001  (the training has ended, and its model is worth more)
             self._failed = True
             reason = " ".join(str(error).split())[:500]
             print(f"the {name} model cannot answer held-out prompts: {type(error).__name__}: {reason}", flush=True)
             return
         seconds = time.monotonic() - begin
-        print(f"{len(self._answers[name])} answers of the {name} model took {seconds:.1f} s", flush=True)
+        print(f"{len(self._texts[name])} answers of the {name} model took {seconds:.1f} s", flush=True)
 
-    def write(self, metrics_dir: str) -> None:
-        """Write the prompts that both models have answered. Answers of an earlier start are replaced."""
-        both = () if self._failed else zip(self._prompts, self._answers["base"], self._answers["tuned"], strict=False)
-        answers = [HeldOutAnswer(prompt.text, prompt.reference, base, tuned) for prompt, base, tuned in both]
-        write_answers(Path(metrics_dir), answers)
+    @property
+    def answers(self) -> tuple[HeldOutAnswer, ...]:
+        """The prompts that both models have answered."""
+        both = () if self._failed else zip(self._prompts, self._texts["base"], self._texts["tuned"], strict=False)
+        return tuple(HeldOutAnswer(prompt.text, prompt.reference, base, tuned) for prompt, base, tuned in both)
 
     def _generate(self, model: PreTrainedModel) -> list[str]:
         until = time.monotonic() + SECONDS

@@ -57,8 +57,8 @@ PREEMPTED = 145
 
 TRAINING_METRICS = "training.json"
 EVALUATOR_METRICS = "evaluator.json"
-ANSWERS = "answers.json"
-"""File beside the metrics with the answers to held-out prompts."""
+FINE_TUNING = "fine_tuning.json"
+"""File beside the metrics with the tokens of a language model's rows and its answers to held-out prompts."""
 
 TRAINING_DATA = "training-data.json"
 """File beside the metrics with the datasets that trained the checkpoints, as in model.json."""

@@ -36,7 +36,7 @@ from kfp_distributed.components.train.run.facts import (
 from kfp_distributed.components.train.run.runners.protocol import Runner
 from kfp_distributed.components.train.run.shown_progress.printed_lines import read_line
 from kfp_distributed.components.train.run.signals import ended_by_signals
-from kfp_distributed.components.train.run.stored_metrics import Metrics, read_answers, read_metrics
+from kfp_distributed.components.train.run.stored_metrics import Metrics, read_fine_tuning, read_metrics
 from kfp_distributed.components.train.run.training_request.request import Request, plan_job
 from kfp_distributed.components.train.run.training_request.resume import (
     check_resume,
@@ -49,7 +49,7 @@ from kfp_distributed.storage.object_stores.buckets import require_bucket
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.uri import join_uri
 from kfp_distributed.trainers.runtime.job_description import STORE_SECONDS, TENSORBOARD, JobDescription
-from kfp_distributed.trainers.runtime.outputs.answers_file import HeldOutAnswer
+from kfp_distributed.trainers.runtime.outputs.fine_tuning_file import FineTuning
 
 METRICS_SECONDS = 3.0
 """How long reading the metrics of a failed job may delay its error. They are two small objects."""
@@ -79,13 +79,13 @@ class Outcome:
         status: Final status of the job.
         model: Manifest of the model.
         metrics: Epochs and steps of each replica that recorded any.
-        answers: Answers to held-out prompts, of a language model that was tuned.
+        fine_tuning: What a fine-tuning tells besides.
     """
 
     status: JobStatus
     model: ModelManifest
     metrics: Metrics
-    answers: tuple[HeldOutAnswer, ...]
+    fine_tuning: FineTuning
 
 
 def launch(
@@ -135,7 +135,7 @@ def launch(
             status = follow_job(runner, job, on_fact)
     status, model = _judge(status, description, on_fact)
     metrics_uri = description.metrics_uri
-    return Outcome(status, model, read_metrics(metrics_uri), read_answers(metrics_uri))
+    return Outcome(status, model, read_metrics(metrics_uri), read_fine_tuning(metrics_uri))
 
 
 def _require_bucket(request: Request, description: JobDescription) -> None:

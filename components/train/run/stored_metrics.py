@@ -7,8 +7,8 @@ from contextlib import suppress
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
-from kfp_distributed.trainers.runtime.job_description import ANSWERS, EVALUATOR_METRICS, TRAINING_METRICS
-from kfp_distributed.trainers.runtime.outputs.answers_file import HeldOutAnswer, parse_answers
+from kfp_distributed.trainers.runtime.job_description import EVALUATOR_METRICS, FINE_TUNING, TRAINING_METRICS
+from kfp_distributed.trainers.runtime.outputs.fine_tuning_file import FineTuning, parse_fine_tuning
 from kfp_distributed.trainers.runtime.outputs.metrics_file import NUMBERS
 
 Metrics = Mapping[str, Sequence[Mapping[str, float]]]
@@ -41,8 +41,8 @@ def stored_metrics(store: Store) -> Metrics:
     return metrics
 
 
-def read_answers(uri: str) -> tuple[HeldOutAnswer, ...]:
-    """Return the answers to held-out prompts from the folder of the metrics; () if they are missing or unreadable."""
+def read_fine_tuning(uri: str) -> FineTuning:
+    """Return what a fine-tuning has written into the folder of the metrics; nothing if it is missing or unreadable."""
     with suppress(StorageError, KeyError, TypeError, ValueError):
-        return parse_answers(open_store(uri).read(ANSWERS))
-    return ()
+        return parse_fine_tuning(open_store(uri).read(FINE_TUNING))
+    return FineTuning()

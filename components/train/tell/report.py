@@ -15,7 +15,7 @@ from kfp_distributed.components.train.tell.log_format import parse_line
 from kfp_distributed.reports.charts import FEW_LINES, Chart, Mark, line_chart, timeline
 from kfp_distributed.reports.parts import Table
 from kfp_distributed.reports.series import LARGEST, Point
-from kfp_distributed.trainers.runtime.outputs.answers_file import HeldOutAnswer
+from kfp_distributed.trainers.runtime.outputs.fine_tuning_file import FineTuning
 from kfp_distributed.trainers.runtime.outputs.metrics_file import NUMBERS
 
 MAX_POINTS = 60_000
@@ -83,7 +83,7 @@ def job_page(
     manifest: Mapping[str, Any] = MappingProxyType({}),
     cause: str = "",
     model_epoch: float | None = None,
-    answers: Sequence[HeldOutAnswer] = (),
+    fine_tuning: FineTuning = FineTuning(),  # noqa: B008  (a tuple)
 ) -> JobPage:
     """Return the content of the report, for the template train.html.
 
@@ -93,7 +93,7 @@ def job_page(
         manifest: Manifest of the job in the cluster.
         cause: Why the job failed: the last log lines of the replica that failed first, then one line of sentences.
         model_epoch: Number of the epoch after which the model was saved. Default: None, unknown.
-        answers: Answers to held-out prompts. Default: (), none.
+        fine_tuning: What a fine-tuning tells besides. Default: nothing.
     """
     end = status.ended
     # A job may succeed and leave no complete model. Then the training failed.
@@ -111,10 +111,10 @@ def job_page(
         job=status.job,
         cause=sentences,
         last_lines="\n".join(map(_short_line, last_lines.splitlines())),
-        facts=_facts(status, metrics, duration, model_epoch),
+        facts=_facts(status, metrics, duration, model_epoch, fine_tuning.tokens),
         curves=tuple(_curves(number, measure, metrics, max_points) for number, measure in measures[:MAX_CURVES]),
         measure_count=len(measures),
-        answers=Table(("prompt", "reference", "base model", "tuned model"), tuple(map(tuple, answers))),
+        answers=Table(("prompt", "reference", "base model", "tuned model"), tuple(map(tuple, fine_tuning.answers))),
         timeline=timeline(
             "Replicas over time",
             {replica: _closed(spans, end_time) for replica, spans in status.spans.items()},
@@ -131,7 +131,7 @@ def job_page(
 
 
 def _facts(
-    status: JobStatus, metrics: Metrics, duration: str, model_epoch: float | None
+    status: JobStatus, metrics: Metrics, duration: str, model_epoch: float | None, tokens: str
 ) -> tuple[tuple[str, str], ...]:
     """Return label and value of the job's most important numbers. Numbers that are not known are left out."""
     replicas = status.replicas.values()
@@ -144,6 +144,8 @@ def _facts(
     samples = (sample.memory_mib or 0.0 for samples in status.samples.values() for sample in samples)
     peak_memory = max(peak_memory, *samples, 0.0)
     facts = [("Duration", duration), ("Replicas", f"{len(replicas)}" + (f", {failed} failed" if failed else ""))]
+    if tokens:
+        facts.append(("Training rows", tokens))
     if epochs is not None:
         facts.append(("Epochs", f"{epochs:g}"))
     if steps is not None:
