@@ -80,14 +80,16 @@ def check_language_rows(manifest: DatasetManifest) -> None:
 
 
 def _row(row: dict[str, Any], manifest: DatasetManifest) -> dict[str, Any]:
-    match row:
-        case {"messages": _} | {"prompt": _, "completion": _}:
+    match row:  # In the order in which prepare_data looks for a form: of others, it has not checked the values.
+        case {"messages": _}:
             return row
         case {"conversations": messages, **others}:
             return {"messages": messages, **others}
+        case {"prompt": _, "completion": _}:
+            return row
         case {"instruction": instruction, "output": output, **others}:
             question = "\n\n".join(filter(None, (instruction, others.pop("input", None))))
-            return {"prompt": [_message("user", question)], "completion": [_message("assistant", output)], **others}
+            return {**others, "prompt": [_message("user", question)], "completion": [_message("assistant", output)]}
         case {"text": _}:
             return row
     raise ValueError(
