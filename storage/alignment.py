@@ -10,6 +10,9 @@ from kfp_distributed.storage.dataset import DatasetManifest
 # What must be equal. Mean and deviation need not be: those of the training data count.
 _COMPARED = ("kind", "dtype", "shape", "vocabulary")
 
+JSON_KINDS = ("conversation", "list<object>")
+"""The source_type of columns of JSON texts, whose type is that of other texts."""
+
 
 def align(manifest: DatasetManifest, columns: Sequence[Mapping[str, Any]], label: Mapping[str, Any]) -> DatasetManifest:
     """Return a manifest whose columns are in the order of the training data.
@@ -49,11 +52,13 @@ def align(manifest: DatasetManifest, columns: Sequence[Mapping[str, Any]], label
 
 
 def _compared(column: Mapping[str, Any]) -> dict[str, Any]:
-    return {
+    compared = {
         key: list(column[key]) if isinstance(column[key], list | tuple) else column[key]
         for key in _COMPARED
         if key in column
     }
+    source_type = column.get("source_type")
+    return {**compared, "source_type": source_type if source_type in JSON_KINDS else ""}
 
 
 def _difference(what: str, value: object, trained: object) -> str:

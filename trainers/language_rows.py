@@ -1,26 +1,29 @@
 """Rows for language models as the trainers of trl take them. This import path is public."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
+from kfp_distributed.storage.alignment import JSON_KINDS
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest
 
 __all__ = ["language_rows"]
 
-_JSON_KINDS = ("conversation", "list<object>")
+_Kinds = Mapping[str, tuple[str, ...]]
 
 _MESSAGES, _TEXT, _EITHER = ("conversation",), ("required text",), ("conversation", "required text")
-_FORMS = (
-    {"messages": _MESSAGES},
-    {"conversations": _MESSAGES},
-    {"prompt": _EITHER, "completion": _EITHER},
-    {"instruction": _TEXT, "output": _TEXT},
-    {"text": _TEXT},
+_TOOLS: _Kinds = {"tools": ("list<object>",)}
+_FORMS: tuple[tuple[_Kinds, _Kinds], ...] = (
+    ({"messages": _MESSAGES}, _TOOLS),
+    ({"conversations": _MESSAGES}, _TOOLS),
+    ({"prompt": _EITHER, "completion": _EITHER}, _TOOLS),
+    ({"instruction": _TEXT, "output": _TEXT}, {**_TOOLS, "input": ("optional text", "required text")}),
+    ({"text": _TEXT}, {}),
 )
-"""Columns of the forms of rows, with the source_type that `prepare_data` gives them."""
+"""Columns of the forms of rows, needed and optional ones, with the source_type that `prepare_data` gives them."""
 
 
 def language_rows(folder: str) -> list[dict[str, Any]]:
@@ -53,7 +56,7 @@ def language_rows(folder: str) -> list[dict[str, Any]]:
         for row in pq.read_table(Path(folder, shard.path)).to_pylist():
             read = {
                 # Some templates say that there are tools if the list is empty.
-                name: (json.loads(row[name] or "null") or None) if kind in _JSON_KINDS else row[name]
+                name: (json.loads(row[name] or "null") or None) if kind in JSON_KINDS else row[name]
                 for name, kind in kinds.items()
             }
             rows.append(_row(read, manifest))
@@ -68,26 +71,28 @@ def check_language_rows(manifest: DatasetManifest) -> None:
     """
     columns = {column.name: column for column in manifest.columns}
     _row(dict.fromkeys(columns), manifest)
-    form = next(form for form in _FORMS if {*form} <= {*columns})
-    for name, kinds in form.items():
-        if columns[name].source_type not in kinds:
+    needed, optional = next(form for form in _FORMS if {*form[0]} <= {*columns})
+    for name, kinds in {**needed, **optional}.items():
+        if name in columns and columns[name].source_type not in kinds:
             kind = columns[name].source_type or f"{columns[name].kind} ({columns[name].dtype})"
             raise ValueError(
                 f"column {name!r} of the dataset of {manifest.source} was prepared as {kind}, and not as "
-                f"{' or '.join(kinds)}: run prepare_data without label_column, so that it checks and keeps the rows as "
-                "rows for language models"
+                f"{' or '.join(kinds)}: run prepare_data without label_column and without a kind of this column in "
+                "columns, so that it checks and keeps the rows as rows for language models"
             )
 
 
 def _row(row: dict[str, Any], manifest: DatasetManifest) -> dict[str, Any]:
-    match row:
-        case {"messages": _} | {"prompt": _, "completion": _}:
+    match row:  # In the order in which prepare_data looks for a form: of others, it has not checked the values.
+        case {"messages": _}:
             return row
         case {"conversations": messages, **others}:
             return {"messages": messages, **others}
+        case {"prompt": _, "completion": _}:
+            return row
         case {"instruction": instruction, "output": output, **others}:
             question = "\n\n".join(filter(None, (instruction, others.pop("input", None))))
-            return {"prompt": [_message("user", question)], "completion": [_message("assistant", output)], **others}
+            return {**others, "prompt": [_message("user", question)], "completion": [_message("assistant", output)]}
         case {"text": _}:
             return row
     raise ValueError(

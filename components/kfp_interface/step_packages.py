@@ -2,7 +2,7 @@
 
 from kfp_distributed.trainers.programs.requirements import STORE, TENSORFLOW
 
-_ARROW = ("numpy>=1.26,<3", "pyarrow>=19,<27")
+_ARROW = ("numpy>=1.26,<3", "pyarrow>=20,<27")
 
 # Dependencies of kfp, which steps install without dependencies. Steps use them to find the object store and to watch
 # the job.

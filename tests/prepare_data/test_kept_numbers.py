@@ -117,3 +117,17 @@ def test_a_number_beyond_the_range_of_floats_is_named(file, run, columns, wrong,
     lines[20] = f'{{"x": 1, {wrong.format(number)}}}\n'
     with pytest.raises(ValueError, match=rf"row 21 of data.jsonl has a number .*\({number} is too large.* as a text"):
         run(file("data.jsonl", "".join(lines)), columns=columns, **KEPT)
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+@pytest.mark.parametrize("number", ["1e400", "-1E+309"])
+def test_a_number_that_64_bits_do_not_hold_is_a_bad_row(number, ending, file, run):
+    lines = {
+        "csv": "x,y\n" + "0.5,1\n" * 20 + f"{number},2\n",
+        "jsonl": '{"x": 0.5, "y": 1}\n' * 20 + f'{{"x": {number}, "y": 2}}\n',
+    }
+    source = file(f"data.{ending}", lines[ending])
+    with pytest.raises(ValueError, match=rf"row 2[12] of data.{ending}.*{re.escape(number)}"):
+        run(source, task="none", label_column="")
+    manifests = run(source, task="none", label_column="", on_bad_row="skip")
+    assert sum(manifest.rows for manifest in manifests.values()) == 20

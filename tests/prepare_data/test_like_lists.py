@@ -1,5 +1,6 @@
 """Lists in a dataset of like, whose entries each format names differently."""
 
+import datetime
 import json
 
 import pyarrow as pa
@@ -44,3 +45,47 @@ def test_lists_of_objects_have_equal_types_in_parquet_and_arrow(first, second, r
     like = run(write(rows, tmp_path / f"first.{first}"), "first", task="none", **OPTIONS)["train"]
     manifests = run(write(rows, tmp_path / f"second.{second}"), like=like, **OPTIONS)
     assert sorted(map(str, splits(tmp_path, manifests)["train"])) == sorted(map(str, rows))
+
+
+@pytest.mark.parametrize("second", ["parquet", "jsonl"])
+@pytest.mark.parametrize(
+    ("kept", "value"),
+    [
+        ([0.5], [2**53 + 1]),
+        ([True], [7]),
+        ([True], [0.5]),
+        ([1], [True]),
+        ([1], ["007"]),
+        ([1], [datetime.datetime(2020, 1, 1)]),
+        ([datetime.datetime(2020, 1, 1)], [1]),
+        (["a"], [7]),
+        (True, 7),
+        (True, 0.5),
+        (1, True),
+        (1, datetime.datetime(2020, 1, 1)),
+        (datetime.datetime(2020, 1, 1), 1),
+    ],
+)
+def test_values_do_not_become_others_of_another_type(kept, value, second, run, tmp_path):
+    """Arrow would make True of 7, and microseconds of a time."""
+    if second == "jsonl" and "datetime" in repr((kept, value)):
+        pytest.skip("JSON Lines has no times")
+    kept_rows = pa.table({"x": [*ROWS], "v": [kept] * len(ROWS)})
+    like = run(write_table(kept_rows, tmp_path / "first.parquet"), "first", task="none", **OPTIONS)["train"]
+    source = tmp_path / f"second.{second}"
+    if second == "parquet":
+        write_table(pa.table({"x": [*ROWS], "v": [value] * len(ROWS)}), source)
+    else:
+        write([{"x": i, "v": value} for i in ROWS], source)
+    with pytest.raises(
+        ValueError, match=r"does not fit the type of the column|has values of type .*, not |, but list<.* in the"
+    ):
+        run(source, like=like, **OPTIONS)
+
+
+def test_whole_numbers_that_64_bits_do_not_hold_are_refused_in_texts_of_lists(run, tmp_path):
+    rows = pa.table({"x": [*ROWS], "v": [[0.5]] * len(ROWS)})
+    like = run(write_table(rows, tmp_path / "first.parquet"), "first", task="none", **OPTIONS)["train"]
+    source = write([{"x": i, "v": [2**53 + 1 if i == 7 else 2**53]} for i in ROWS], tmp_path / "second.csv")
+    with pytest.raises(ValueError, match=r"'v' is '\[9007199254740993\]', which is no list"):
+        run(source, like=like, **OPTIONS)

@@ -1,5 +1,6 @@
 """The columns of rows for language models: which are kept, their values, and how sources of other splits are read."""
 
+import datetime
 import json
 
 import pyarrow as pa
@@ -307,3 +308,48 @@ def test_a_dataset_in_like_decides_the_label(run, tmp_path):
     like = run(write([{"messages": turn(i)} for i in ROWS], tmp_path / "first.jsonl"), "first")["train"]
     given = {"label_column": "label", "validation_fraction": 0.1, "test_fraction": 0.1, "shards": 1, "seed": 0}
     assert parse_options(**given, image_size="", drop_columns=(), like=like).label_column == ""
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+@pytest.mark.parametrize(
+    ("key", "pairs", "problem"),
+    [
+        (
+            pa.string(),
+            [("name", "f"), ("a", "b"), ("a", "c")],
+            "'tools' has a map in the list in which a key occurs twice",
+        ),
+        (pa.date32(), [(datetime.date(2020, 1, 1), "x")], r"'tools' has the key datetime.date\(2020, 1, 1\) in the l"),
+        (pa.binary(), [(b"a", "x")], "'tools' has the key b'a' in the list, which JSON does not have: write a text"),
+    ],
+)
+def test_a_map_that_is_no_object_is_a_bad_row(key, pairs, problem, ending, run, tmp_path):
+    values = [[pairs], *[[pairs[:1]] if key == pa.string() else None for _ in ROWS[1:]]]
+    tools = pa.array(values, pa.list_(pa.map_(key, pa.string())))
+    messages = [[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}] for _ in ROWS]
+    file = write_table(pa.table({"messages": messages, "tools": tools}), tmp_path / f"data.{ending}")
+    with pytest.raises(ValueError, match=f"row 1 .*{problem}"):
+        run(file)
+    assert sum(len(split) for split in splits(tmp_path, run(file, on_bad_row="skip")).values()) == len(ROWS) - 1
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("group", ["prompt", "completion", "instruction", "input", "text"])
+def test_equal_texts_of_a_form_may_be_kept_in_one_split(group, ending, run, tmp_path):
+    rows = {"instruction": ALPACA, "input": ALPACA, "text": [{"text": ""} for _ in ROWS]}.get(group, PROMPTS)
+    rows = [{**row, group: f"text {i % 20}"} for i, row in enumerate(rows)]
+    found = splits(tmp_path, run(write(rows, tmp_path / f"data.{ending}"), group_column=group))
+    groups = [{row[group] for row in split} for split in found.values()]
+    assert sum(map(len, groups)) == len({*groups[0], *groups[1], *groups[2]}) == 20
+
+
+@pytest.mark.parametrize("declared", [{}, {"tools": "list<object>"}])
+@pytest.mark.parametrize("names", ["prompt,completion,tools", "prompt,completion"])
+def test_the_first_file_may_have_no_rows_or_no_optional_column(names, declared, run, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.csv").write_text(f"{names}\n" + "a,b\n" * ("tools" not in names))
+    rows = [{**row, "tools": [tool(a=1)]} for row in PROMPTS] if "tools" not in names and declared else PROMPTS
+    write(rows, tmp_path / "data" / "b.csv")
+    found = rows_of(tmp_path, run(tmp_path / "data", columns=declared))
+    assert len(found) == len(PROMPTS) + ("tools" not in names)
+    assert sum(bool(row.get("tools")) for row in found) == (len(PROMPTS) if "tools" in rows[0] else 0)

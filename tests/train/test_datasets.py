@@ -131,8 +131,8 @@ def test_datasets_of_numbers_fit_whatever_their_scale():
         check_datasets(manifest_of(SIZE), validation, 1)
 
 
-def kept(*names):
-    kinds = {"messages": "conversation", "conversations": "conversation", "input": "optional text"}
+def kept(*names, **others):
+    kinds = {"messages": "conversation", "conversations": "conversation", "input": "optional text", **others}
     columns = (Column(name, "kept", "string", source_type=kinds.get(name, "required text")) for name in names)
     return unlabelled(*columns, label=NO_LABEL)
 
@@ -151,6 +151,28 @@ def test_the_rows_of_a_language_model_have_the_tokens_whose_loss_counts(names, l
         check_trainable(kept(*names), "language_model", {"loss_on": choice})
     with pytest.raises(ValueError, match=f"loss_on is '{loss_on}', and .*{names[0]}.* allowed for them: {allowed}$"):
         check_trainable(kept(*names), "language_model", {"loss_on": loss_on})
+
+
+@pytest.mark.parametrize("kind", ["conversation", "list<object>"])
+def test_the_validation_rows_of_a_language_model_have_the_kinds_of_its_training_rows(kind):
+    texts, values = kept("prompt", "completion"), kept("prompt", "completion", prompt=kind)
+    for train, validation in ((texts, values), (values, texts)):
+        with pytest.raises(ValueError, match=r"validation_dataset does not fit .*source_type of column 'prompt' is"):
+            check_datasets(train, validation, 1)
+
+
+@pytest.mark.parametrize(
+    ("names", "kinds"),
+    [
+        (["messages", "tools"], {"tools": "optional text"}),
+        (["instruction", "output", "tools"], {"tools": "text"}),
+        (["instruction", "output", "input"], {"input": "list<text>"}),
+    ],
+)
+def test_the_optional_columns_of_a_form_have_its_kinds(names, kinds):
+    with pytest.raises(ValueError, match=f"'{names[-1]}' of the dataset of .* was prepared as {kinds[names[-1]]}, and"):
+        check_trainable(kept(*names, **kinds), "language_model", {})
+    check_trainable(kept("text", *kinds, **kinds), "language_model", {})
 
 
 @pytest.mark.parametrize("train", [manifest_of(SIZE, AGE), kept("prompt", "answer")])

@@ -88,6 +88,14 @@ record(40, 40)
     assert [row["step"] for row in rows] == [*range(41 if begin else 4), *([] if begin else [40])]
 
 
+def test_a_process_that_continues_the_checkpoint_of_a_fork_removes_the_steps_after_it(steps_of):
+    rows = steps_of("""
+fork(lambda: record(4, 100))()
+record(51, 60)
+""")
+    assert [row["step"] for row in rows] == list(range(61))
+
+
 def test_a_fork_that_begins_again_removes_the_steps_of_another(steps_of):
     rows = steps_of("""
 fork(lambda: record(4, 100))()

@@ -68,6 +68,14 @@ def test_declared_columns_are_returned_too(form, prepared):
     assert language_rows(str(prepared({**row, **others}, columns=DECLARED))) == [{**expected, **others}] * 16
 
 
+@pytest.mark.parametrize("form", ["ShareGPT", "Alpaca with an input"])
+def test_declared_columns_of_another_form_do_not_take_the_place_of_what_was_checked(form, prepared):
+    row, expected = CASES[form]
+    others = {"completion": "zzz"} if form == "Alpaca with an input" else {"prompt": "", "completion": "zzz"}
+    rows = language_rows(str(prepared({**row, **others}, columns=dict.fromkeys(others, "text"))))
+    assert [{name: found[name] for name in expected} for found in rows] == [expected] * 16
+
+
 def test_other_columns_are_refused(prepared):
     folder = prepared({"a": "x", "b": "y"}, label_column="")
     with pytest.raises(ValueError, match=r"data\.jsonl has the columns \['a', 'b'\]; allowed are messages, "):

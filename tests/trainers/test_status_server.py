@@ -204,9 +204,9 @@ for epoch in range(1, 4):
 """
 
 
-def train(environment, cwd):
-    """Run a process that records three epochs; return its output."""
-    command = [sys.executable, "-c", TRAINING]
+def train(environment, cwd, program=TRAINING):
+    """Run a process, which records three epochs unless it is another program; return its output."""
+    command = [sys.executable, "-c", program]
     return subprocess.run(
         command, env=environment, cwd=cwd, capture_output=True, text=True, check=True, timeout=300
     ).stdout
@@ -248,6 +248,26 @@ def test_a_token_that_is_missing_is_one_warning(environment, tmp_path):
     (tmp_path / "token").unlink()
     output = train(environment | {REPORTER_VARIABLE: "1"}, tmp_path)
     assert len(re.findall("^warning: cannot post the progress .*: FileNotFoundError: ", output, re.MULTILINE)) == 1
+
+
+FORKED = """
+import os, sys
+from pathlib import Path
+from kfp_distributed.trainers.runtime.monitoring import status_server
+from kfp_distributed.trainers.sync import record_step
+record_step(Path("training.json"), 0, 4, {"loss": 1.0})
+status_server._posts(os.getpid())._changed.acquire()  # As the thread that posts may have it when the program forks.
+if (child := os.fork()) == 0:
+    record_step(Path("training.json"), 3, 4, {"loss": 0.5})
+    sys.exit()
+os.waitpid(child, 0)
+os._exit(0)
+"""
+
+
+def test_a_fork_that_trains_posts_its_progress(server, environment, tmp_path):
+    train(environment | {REPORTER_VARIABLE: "1"}, tmp_path, FORKED)
+    assert [{"name": "loss", "value": "0.5"}] in [body["trainerStatus"]["metrics"] for _, _, body in server.requests]
 
 
 def record(model_dir, metrics_dir):

@@ -190,14 +190,40 @@ def cast_kept(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
     Raises:
         pa.ArrowInvalid: A value does not fit the type. For a float that is too large, Arrow itself returns infinity.
-        pa.ArrowNotImplementedError: The types have no values in common.
+        pa.ArrowNotImplementedError: The types have no values in common. Arrow itself makes numbers of booleans and
+            times, and booleans of numbers.
     """
+    found, wanted = _entries(values.type), _entries(kind)
+    families = {_family(found), _family(wanted)} - {"null"}
+    if len(families) == 2 and (found != values.type or ("number" in families and families & {"boolean", "time"})):
+        raise pa.ArrowNotImplementedError("values of one are not made of the other")
     # A list in a CSV or JSON Lines file is rounded as well, where nothing tells of which type its numbers are.
-    is_rounded = pa.types.is_list(kind) and pa.types.is_floating(kind.value_type)
+    # The whole numbers that 64 bits do not hold are refused there.
+    is_rounded = (
+        wanted != kind and pa.types.is_floating(wanted) and (pa.types.is_floating(found) or wanted.bit_width < 64)
+    )
     result = values.cast(options=pc.CastOptions(kind, allow_float_truncate=is_rounded))
     if _infinities(result) > _infinities(values):
         raise pa.ArrowInvalid(f"a number is too large for {kind}")
     return result
+
+
+def _entries(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the entries of lists, also of lists in lists, and other types as they are."""
+    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    return kind
+
+
+def _family(kind: pa.DataType) -> str:
+    types = pa.types
+    if types.is_integer(kind) or types.is_floating(kind):
+        return "number"
+    if types.is_temporal(kind):
+        return "time"
+    if types.is_string(kind) or types.is_large_string(kind):
+        return "text"
+    return {"bool": "boolean"}.get(str(kind), "object" if types.is_nested(kind) else str(kind))
 
 
 def _infinities(values: pa.Array) -> int:

@@ -105,7 +105,12 @@ def json_value(value: object, where: str, *keys: str) -> Any:  # noqa: ANN401  (
         ValueError: JSON has no such value.
     """
     if isinstance(value, dict):
+        wrong = next((key for key in value if not isinstance(key, str | int)), None)
+        if wrong is not None:
+            raise ValueError(f"has the key {wrong!r:.{SHOWN}} in {where}, which JSON does not have: write a text")
         return {key: json_value(entry, where, *keys, str(key)) for key, entry in value.items() if entry is not None}
+    if isinstance(value, tuple):  # `python_values` returns the pairs of such a map.
+        raise ValueError(f"has a map in {where} in which a key occurs twice: leave one out")  # noqa: TRY004
     if isinstance(value, list):
         return [json_value(entry, where, *keys) for entry in value]
     if isinstance(value, date | time):

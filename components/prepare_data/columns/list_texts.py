@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,13 +29,20 @@ def list_of_text(text: str, kind: pa.DataType) -> list[Any]:
         ValueError: The text is no list of this type. The message is what to say about the text, and what to do.
     """
     try:
-        entries = json.loads(text, parse_int=float if pa.types.is_floating(kind) else int)
+        entries = json.loads(text, parse_int=partial(_whole_number, kind))
         if entries is None or not _fits(entries, pa.list_(kind)):
             raise ValueError
         return [*pa.array(entries, kind).to_pylist()]
     except (ValueError, TypeError, OverflowError, RecursionError, pa.ArrowException):
         what = _EXAMPLES.get(kind, f"list of {kind}")
         raise ValueError(f"is {text[:40]!r}, which is no {what}: correct it, or leave it empty") from None
+
+
+def _whole_number(kind: pa.DataType, digits: str) -> float:
+    """Return a float for a type of floats. If only 64 bits would hold the number and do not, it stays as it is."""
+    whole = int(digits)
+    is_float = pa.types.is_floating(kind) and (kind != pa.float64() or whole == float(whole))
+    return float(whole) if is_float else whole
 
 
 def _fits(entry: object, kind: pa.DataType) -> bool:

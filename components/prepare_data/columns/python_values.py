@@ -14,12 +14,15 @@ def python_values(values: pa.Array, *, maps_are_dicts: bool = False) -> list[Any
 
     Args:
         values: Values of any type, also lists, structs and maps.
-        maps_are_dicts: Whether a map is a dict. Default: it is a list of pairs.
+        maps_are_dicts: Whether a map is a dict, unless a key occurs twice in a map of the value. Default: it is a list
+            of pairs.
     """
-    maps: Literal["lossy"] | None = "lossy" if maps_are_dicts else None
+    maps: Literal["strict"] | None = "strict" if maps_are_dicts else None
     try:
         return _cast(values, lambda kind: pa.string() if getattr(kind, "unit", "") == "ns" else kind, maps)
-    except (OverflowError, ValueError):
+    except (OverflowError, ValueError, KeyError) as error:
+        if len(values) == 1 and isinstance(error, KeyError):
+            return python_values(values)
         if len(values) == 1:
             return _cast(values, lambda kind: pa.string(), maps)
         # What one value becomes must not depend on the others of its batch.
@@ -61,7 +64,7 @@ def integers_of(kind: pa.DataType) -> pa.DataType:
 
 
 def _cast(
-    values: pa.Array, other: Callable[[pa.DataType], pa.DataType], maps: Literal["lossy"] | None = None
+    values: pa.Array, other: Callable[[pa.DataType], pa.DataType], maps: Literal["strict"] | None = None
 ) -> list[Any]:
     kind = _with(other, values.type)
     return [*(values if kind == values.type else values.cast(kind)).to_pylist(maps_as_pydicts=maps)]

@@ -200,8 +200,8 @@ class _Parser:
                 raise
             rows = self._parse(len(self._block) + 1)  # A row has more bytes than a processor parses at once.
         for name, kind in self._types.items():
-            if kind == KEPT_NUMBERS and are_merged(rows[name]).true_count:
-                raise pa.ArrowInvalid(f"column {name!r} may have whole numbers that lose digits")
+            if kind == KEPT_NUMBERS and (are_merged(rows[name]).true_count or pc.is_inf(rows[name]).true_count):
+                raise pa.ArrowInvalid(f"column {name!r} may have numbers that lose digits or are too large")
         if len(self._headers(rows)):
             raise pa.ArrowInvalid("a row has the names of the columns")
         columns = [
@@ -300,12 +300,14 @@ class _Parser:
             return self._numbers_of_digits(name, plain), problems
         numbers = plain.cast(_plain_type(kind))
         if kind == KEPT_NUMBERS:
-            loses_digits = pc.and_(pc.match_substring_regex(plain, r"^[-+]?\d+$"), are_merged(numbers))
-            for row in np.flatnonzero(pc.fill_null(loses_digits, False).to_numpy(zero_copy_only=False)).tolist():
-                advice = "" if name in self._advice else f', set columns to {{{name!r}: "text"}}'
-                problems[row] = (
-                    f"is {texts[row].as_py()[:_SHOWN]!r}, {LOSES_DIGITS}: correct it, leave it empty" + advice
-                )
+            advice = "correct it, leave it empty"
+            advice += "" if name in self._advice else f', set columns to {{{name!r}: "text"}}'
+            for are_wrong, why in (
+                (pc.and_(pc.match_substring_regex(plain, r"^[-+]?\d+$"), are_merged(numbers)), LOSES_DIGITS),
+                (pc.and_(pc.match_substring_regex(plain, r"\d"), pc.is_inf(numbers)), "too large for 64-bit floats"),
+            ):
+                for row in np.flatnonzero(pc.fill_null(are_wrong, False).to_numpy(zero_copy_only=False)).tolist():
+                    problems[row] = f"is {texts[row].as_py()[:_SHOWN]!r}, {why}: {advice}"
         return numbers, problems
 
     def _without_missing(self, name: str, values: pa.Array) -> pa.Array:

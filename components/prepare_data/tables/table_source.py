@@ -50,7 +50,7 @@ def table_source(
     everywhere = {name for present in names.values() for name in present}
     optional = optional_columns(options)
     absent = {name: missing for name, present in names.items() if (missing := optional - {*present})}
-    added = sorted(absent.get(first, ())) if options.inputs else ()
+    added = sorted(absent.get(first, set()) & (optional if options.inputs else everywhere))
     inputs = input_names([*names[first], *added], options, first, everywhere, table.names_advice)
     others = [name for name in (options.label_column, options.group_column, options.time_column) if name]
     for file_name, present in names.items():

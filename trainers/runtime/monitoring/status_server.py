@@ -62,6 +62,7 @@ class StatusPosts:
         self._last: TimedProgress | None = None
         self._posted: TimedProgress | None = None
         self._is_ending = self._is_warned = False
+        self._process = os.getpid()
         self._thread: threading.Thread | None = None
 
     def add(self, last: TimedProgress) -> None:
@@ -80,11 +81,13 @@ class StatusPosts:
             self._thread.start()
 
     def finish(self, seconds: float = _TIMEOUT_SECONDS) -> None:
-        """Post the latest progress unless it is posted, and end the thread.
+        """Post the latest progress unless it is posted, and end the thread. A fork, which has no thread, posts nothing.
 
         Args:
             seconds: Seconds after which this returns in any case.
         """
+        if os.getpid() != self._process:
+            return
         with self._changed:
             self._is_ending = True
             self._changed.notify()
@@ -162,11 +165,11 @@ def report_progress(progress: Progress) -> None:
     """
     if all(os.environ.get(name) for name in (REPORTER_VARIABLE, URL_VARIABLE, CA_VARIABLE, TOKEN_VARIABLE)):
         with suppress(RuntimeError):  # No thread can be started.
-            _posts().add(TimedProgress(progress, time.time()))
+            _posts(os.getpid()).add(TimedProgress(progress, time.time()))
 
 
 @cache
-def _posts() -> StatusPosts:
+def _posts(process: int) -> StatusPosts:  # A fork that trains posts its own progress.
     posts = StatusPosts(partial(post_status, environment=dict(os.environ)))
     atexit.register(posts.finish)
     return posts

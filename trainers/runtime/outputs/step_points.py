@@ -43,7 +43,9 @@ class StepPoints:
         """Add the metrics of a step, and return those that are the first of their interval.
 
         A step before the last one removes the points after it, because the training has begun again at a checkpoint.
-        Step 0 removes none: a program may score the model before it loads the checkpoint.
+        Of the metrics of the step, it also removes later points that another process has added, such as a fork whose
+        checkpoint this one continues. Step 0 removes none: a program may score the model before it loads the
+        checkpoint.
 
         Args:
             step: Number of the step; 0 before the training.
@@ -64,6 +66,9 @@ class StepPoints:
                 self.left_out.add(name)
                 continue
             points = self._points.setdefault(name, {})
+            # The points are in the order of their steps.
+            while step and points and points[newest := next(reversed(points))][0] > step:
+                del points[newest]
             if step // interval not in points:
                 first[name] = value
             if step or points.get(0, (0,))[0] == 0:
