@@ -14,7 +14,7 @@ VALUES = {
     "whole numbers": [1, 2],
     "texts": ["a", "b"],
     "booleans": [True, False],
-    "lists": [[0.5], [1.5, 2.5]],
+    "lists": [[0.5], [1.0, 2.5]],
 }
 OPTIONS = {"label_column": "", "validation_fraction": 0, "test_fraction": 0}
 
@@ -28,6 +28,14 @@ def test_each_format_has_the_lists_of_a_dataset_of_another(name, first, second, 
     manifests = run(write(rows, tmp_path / f"second.{second}"), like=like, **OPTIONS)
     found = splits(tmp_path, manifests)["train"]
     assert sorted(map(str, found)) == sorted(map(str, rows))
+
+
+def test_lists_in_a_text_may_have_whole_numbers_among_floats(run, tmp_path):
+    like = run(write([{"x": i, "v": [[0.5]]} for i in ROWS], tmp_path / "first.jsonl"), "first", task="none", **OPTIONS)
+    text = "x,v\n" + "".join(f'{i},"[[{i}, 0.5], [], null]"\n' for i in ROWS)
+    (tmp_path / "second.csv").write_text(text)
+    found = splits(tmp_path, run(tmp_path / "second.csv", like=like["train"], **OPTIONS))["train"]
+    assert sorted(str(row["v"]) for row in found) == sorted(str([[float(i), 0.5], [], None]) for i in ROWS)
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet", "arrow"])

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from kfp_distributed.components.prepare_data.columns.conversations import CONVERSATION
 from kfp_distributed.components.prepare_data.columns.json_texts import OBJECTS
+from kfp_distributed.components.prepare_data.columns.list_texts import entry_type
 from kfp_distributed.components.prepare_data.columns.missing_texts import without_blanks_alone
 from kfp_distributed.components.prepare_data.columns.spelled_values import NUMBER, as_written
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind
@@ -193,7 +194,7 @@ def cast_kept(values: pa.Array, kind: pa.DataType) -> pa.Array:
         pa.ArrowNotImplementedError: The types have no values in common. Arrow itself makes numbers of booleans and
             times, and booleans of numbers.
     """
-    found, wanted = _entries(values.type), _entries(kind)
+    found, wanted = entry_type(values.type), entry_type(kind)
     families = {_family(found), _family(wanted)} - {"null"}
     if len(families) == 2 and (found != values.type or ("number" in families and families & {"boolean", "time"})):
         raise pa.ArrowNotImplementedError("values of one are not made of the other")
@@ -206,13 +207,6 @@ def cast_kept(values: pa.Array, kind: pa.DataType) -> pa.Array:
     if _infinities(result) > _infinities(values):
         raise pa.ArrowInvalid(f"a number is too large for {kind}")
     return result
-
-
-def _entries(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the entries of lists, also of lists in lists, and other types as they are."""
-    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        kind = kind.value_type
-    return kind
 
 
 def _family(kind: pa.DataType) -> str:

@@ -29,13 +29,20 @@ def list_of_text(text: str, kind: pa.DataType) -> list[Any]:
         ValueError: The text is no list of this type. The message is what to say about the text, and what to do.
     """
     try:
-        entries = json.loads(text, parse_int=partial(_whole_number, kind))
+        entries = json.loads(text, parse_int=partial(_whole_number, entry_type(kind)))
         if entries is None or not _fits(entries, pa.list_(kind)):
             raise ValueError
         return [*pa.array(entries, kind).to_pylist()]
     except (ValueError, TypeError, OverflowError, RecursionError, pa.ArrowException):
         what = _EXAMPLES.get(kind, f"list of {kind}")
         raise ValueError(f"is {text[:40]!r}, which is no {what}: correct it, or leave it empty") from None
+
+
+def entry_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the entries of lists, also of lists in lists, and other types as they are."""
+    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    return kind
 
 
 def _whole_number(kind: pa.DataType, digits: str) -> float:
