@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -14,3 +16,15 @@ def test_a_python_without_pytorch_runs_no_test_of_gpus_and_says_so():
     done = subprocess.run(make, cwd=ROOT, env=environment, capture_output=True, text=True)
     reason = f"No test of GPUs was run, because {sys.executable} lacks torch, numpy, pyarrow, minio, pytest.\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, reason, "")
+
+
+@pytest.mark.takes(15)
+def test_the_tests_of_gpus_fit_the_library():
+    """One of them runs on the CPU. It shares the code that trains with the others, which need PyTorch."""
+    tests = ROOT / "tests" / "gpu"
+    pytest_of_gpus = [sys.executable, "-m", "pytest", f"--config-file={tests / 'pytest.ini'}", f"--confcutdir={tests}"]
+    command = [*pytest_of_gpus, tests / "test_classifiers.py", "-k", "keras"]
+    environment = {**os.environ, "KFP_DISTRIBUTED_TEST_GPU": "cpu", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed, 1 deselected" in done.stdout

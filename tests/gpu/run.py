@@ -31,7 +31,7 @@ def obstacle() -> str:
 
 
 def main() -> int:
-    """Run the tests with the arguments of this program; return the exit code of pytest."""
+    """Run the tests with the arguments of this program, such as -k NAME; return the exit code of pytest."""
     if reason := obstacle():
         print(f"No test of GPUs was run, because {reason}.")
         return 0
@@ -41,8 +41,7 @@ def main() -> int:
         path = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
         # With the second variable, kfp_distributed.components needs no kfp. Plugins of the machine are not loaded.
         variables = {"PYTHONPATH": path, "_KFP_RUNTIME": "true", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-        arguments = sys.argv[1:] or [str(HERE)]
-        return subprocess.run([*pytest, *arguments], env={**os.environ, **variables}, check=False).returncode
+        return subprocess.run([*pytest, HERE, *sys.argv[1:]], env={**os.environ, **variables}, check=False).returncode
 
 
 if __name__ == "__main__":
