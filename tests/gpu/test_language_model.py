@@ -34,7 +34,7 @@ def observed(
     killed: str = "",
     **parameters: object,
 ) -> None:
-    """Train a language model and print facts about it.
+    """Train a language model and print facts about it, with the variables that a rank of a PyTorchJob has.
 
     With the fault "memory", it needs 1 PiB in its first step. With a folder `killed`, it kills itself once in step 3,
     when the folder has a checkpoint.
@@ -47,6 +47,11 @@ def observed(
 
     import torch
     import torch.distributed as dist
+
+    rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    os.environ |= {**rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}  # 0: any port, which no other rank needs.
+    if not torch.cuda.is_available():  # accelerate prefers MPI on CPUs.
+        dist.init_process_group("gloo")
 
     from kfp_distributed.trainers import hugging_face, language_model
     from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
@@ -108,12 +113,12 @@ def folder(tmp_path_factory):
 def tune(folder, tmp_path_factory):
     """A function that tunes the model for two epochs of four steps, and returns the training and its facts."""
 
-    def run(specification=None, place=None, worker_gpus=1, **parameters):
+    def run(specification=None, place=None, **parameters):
         given = {"base_model": str(folder / "llama"), "batch_size": 16, "warmup_ratio": 0.0, "epochs": 2}
         given |= {"learning_rate": 3e-3, "checkpoint_steps": 2, "evaluate_steps": 2, **parameters}
         specification = specification or train_specification(observed, rows="all")
         place = place or tmp_path_factory.mktemp("training")
-        training = train(folder, place, specification, given, worker_gpus=worker_gpus)
+        training = train(folder, place, specification, given)
         facts = re.findall("^facts (.*)$", training.log, re.MULTILINE)
         return training, json.loads(facts[-1]) if facts else {}
 
@@ -135,7 +140,7 @@ def losses(rows, name="loss"):
 def test_an_adapter_is_trained_with_bfloat16_over_nccl(adapter):
     training, facts = adapter
     for name in ("loss", "val_loss"):
-        assert losses(training.rows, name)[-1] < 0.95 * losses(training.rows, name)[0]
+        assert losses(training.rows, name)[-1] < losses(training.rows, name)[0] - 0.1
     assert all(row["tokens_per_second"] > 0 for row in training.rows if "loss" in row)
     if ON_GPU:
         assert (facts["devices"], facts["backend"], facts["bf16"]) == (["cuda"], "nccl", True)
@@ -172,7 +177,7 @@ def test_all_parameters_are_trained_with_the_memory_that_they_need(tune):
     The fused AdamW, the default from PyTorch 2.8 on, has no other copies. Activations of these rows need few bytes.
     """
     training, facts = tune(method="full", learning_rate=1e-3)
-    assert losses(training.rows)[-1] < 0.95 * losses(training.rows)[0]
+    assert losses(training.rows)[-1] < losses(training.rows)[0] - 0.1
     assert (training.model / "model.safetensors").exists()
     assert facts["trained"] == ["torch.float32"]
     peaks = losses(training.rows, "peak_memory_gib")
@@ -191,14 +196,13 @@ def test_a_killed_training_ends_as_if_nothing_had_happened(tune, adapter, tmp_pa
 
 def test_a_lack_of_memory_of_the_gpu_is_named(tune):
     error = "OutOfMemoryError: CUDA out of memory" if ON_GPU else "RuntimeError: .*can't allocate memory"
-    with pytest.raises(TrainingFailed, match=rf"master-0 failed with exit code 1, .* of the job: (torch\.)?{error}"):
+    with pytest.raises(TrainingFailed, match=rf"worker-0 failed with exit code 1, .* of the job: (torch\.)?{error}"):
         tune(fault="memory")
 
 
 def test_gpus_that_the_machine_lacks_are_named_before_the_model_is_loaded(tune, monkeypatch):
-    """The variable is that of pods. The built-in trainer runs, and there is no model."""
+    """The variable is that of a pod with as many. There is no model, which would be an error, too."""
     found = torch.cuda.device_count()
-    gpus = found + 1
-    monkeypatch.setenv(GPUS_VARIABLE, str(gpus))
-    with pytest.raises(TrainingFailed, match=f"ValueError: worker_gpus is {gpus}, but PyTorch finds {found} GPUs"):
-        tune(train_specification("language_model"), base_model="/absent", batch_size=gpus, worker_gpus=gpus)
+    monkeypatch.setenv(GPUS_VARIABLE, str(found + 1))
+    with pytest.raises(TrainingFailed, match=f"ValueError: worker_gpus is {found + 1}, but PyTorch finds {found} GPUs"):
+        tune(train_specification("language_model"), base_model="/absent")

@@ -24,21 +24,15 @@ class Training(NamedTuple):
     log: str
 
 
-def train(data, place, specification, parameters, **distribution):
-    """Train on the datasets of a folder. By default, it is a PyTorch job with one rank."""
+def train(data, place, specification, parameters):
+    """Train on the datasets of a folder, in one process: a job with several would need a GPU for each."""
     request = Request(
         train_uri=str(data / "train"),
         validation_uri=str(data / "validation"),
         model_uri=str(place / "model"),
         train_specification=specification,
         train_parameters=parameters,
-        distribution_specification={
-            "distribution_type": "PyTorch",
-            "number_of_workers": 0,
-            "worker_gpus": 1,
-            "total_timeout": 200,
-            **distribution,
-        },
+        distribution_specification={"worker_gpus": 1, "total_timeout": 200},
         identity=(str(place),),
     )
     facts = []
