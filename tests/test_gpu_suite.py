@@ -14,7 +14,8 @@ def test_a_python_without_pytorch_runs_no_test_of_gpus_and_says_so():
     make = ["make", "--silent", "test-gpu", f"GPU_PYTHON={sys.executable} -S"]
     environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "PYTHONPATH")}
     done = subprocess.run(make, cwd=ROOT, env=environment, capture_output=True, text=True)
-    reason = f"No test of GPUs was run, because {sys.executable} lacks torch, numpy, pyarrow, minio, pytest.\n"
+    packages = "torch, numpy, pyarrow, minio, certifi, urllib3, pytest"
+    reason = f"No test of GPUs was run, because {sys.executable} lacks {packages}.\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, reason, "")
 
 
@@ -22,7 +23,7 @@ def test_a_python_without_pytorch_runs_no_test_of_gpus_and_says_so():
 def test_the_tests_of_gpus_fit_the_library():
     """One of them runs on the CPU. It shares the code that trains with the others, which need PyTorch."""
     tests = ROOT / "tests" / "gpu"
-    pytest_of_gpus = [sys.executable, "-m", "pytest", f"--config-file={tests / 'pytest.ini'}", f"--confcutdir={tests}"]
+    pytest_of_gpus = [sys.executable, "-m", "pytest", "-c", tests / "pytest.ini", f"--confcutdir={tests}"]
     command = [*pytest_of_gpus, tests / "test_classifiers.py", "-k", "keras"]
     environment = {**os.environ, "KFP_DISTRIBUTED_TEST_GPU": "cpu", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).parent.resolve()
-REQUIRED = ("torch", "numpy", "pyarrow", "minio", "pytest")
+REQUIRED = ("torch", "numpy", "pyarrow", "minio", "certifi", "urllib3", "pytest")
 """Modules without which no test can run. Others are missing only in the tests that need them."""
 
 
@@ -35,12 +35,13 @@ def main() -> int:
     if reason := obstacle():
         print(f"No test of GPUs was run, because {reason}.")
         return 0
-    pytest = [sys.executable, "-m", "pytest", f"--config-file={HERE / 'pytest.ini'}", f"--confcutdir={HERE}"]
+    pytest = [sys.executable, "-m", "pytest", "-c", HERE / "pytest.ini", f"--confcutdir={HERE}"]
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "kfp_distributed").symlink_to(HERE.parents[1])
         path = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
-        # With the second variable, kfp_distributed.components needs no kfp. Plugins of the machine are not loaded.
-        variables = {"PYTHONPATH": path, "_KFP_RUNTIME": "true", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        # With the second variable, kfp_distributed.components needs no kfp.
+        variables = {"PYTHONPATH": path, "_KFP_RUNTIME": "true"}
+        variables |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "HF_HUB_OFFLINE": "1"}
         return subprocess.run([*pytest, HERE, *sys.argv[1:]], env={**os.environ, **variables}, check=False).returncode
 
 

@@ -32,8 +32,8 @@ def test_the_losses_of_torch_classifier_are_those_of_a_cpu(data, tmp_path, monke
     assert ("rank 0 of 1 on cuda" in on_gpu.log) == ON_GPU
     assert on_gpu.rows[-1]["val_loss"] < on_gpu.rows[0]["val_loss"]
     for epoch, expected in zip(on_gpu.rows, on_cpu.rows, strict=True):
-        assert epoch["loss"] == pytest.approx(expected["loss"], rel=1e-3)
-        assert epoch["val_loss"] == pytest.approx(expected["val_loss"], rel=1e-3)
+        assert epoch["loss"] == pytest.approx(expected["loss"], rel=5e-3)
+        assert epoch["val_loss"] == pytest.approx(expected["val_loss"], rel=5e-3)
 
 
 def mirrored(train_dir: str, validation_dir: str, model_dir: str, checkpoint_dir: str, metrics_dir: str) -> None:
