@@ -56,7 +56,7 @@ def mirrored(train_dir: str, validation_dir: str, model_dir: str, checkpoint_dir
 
 def test_keras_classifier_trains_with_mirrored_strategy(data, tmp_path):
     if missing := [module for module in ("tensorflow", "tf_keras") if find_spec(module) is None]:
-        pytest.skip(f"{' and '.join(missing)} is not installed")
+        pytest.skip(f"not installed: {', '.join(missing)}")
     if ON_GPU:
         import tensorflow as tf
 
