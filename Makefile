@@ -12,7 +12,7 @@ DISTRIBUTION ?= {"distribution_type":"TF","number_of_workers":3,"number_of_param
 # With it, each of the many processes that tests start would compile the library anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test environments debian-packages test-cluster test-cluster-mpi lint types specs bench bench-ways bench-logs bench-overview bench-tables bench-public-tables bench-large bench-checkpoints bench-fine-tuning bench-feeding bench-export
+.PHONY: demo check test environments debian-packages test-cluster test-cluster-mpi test-gpu lint types specs bench bench-ways bench-logs bench-overview bench-tables bench-public-tables bench-large bench-checkpoints bench-fine-tuning bench-feeding bench-export
 .PHONY: bench-cluster bench-generations soak cluster-named images image-name docs docs-serve screenshots release clean
 
 # BUILD is the command that builds an image, without the name at its end. FIND succeeds if an image of the name that is
@@ -91,6 +91,12 @@ test-cluster: cluster-named $(STAMP)  ## runs the tests that need a Kubernetes c
 
 test-cluster-mpi: cluster-named $(STAMP)  ## runs the cluster tests of MPIJob, in the version that the cluster serves: v1 or v2beta1
 	$(PYTEST) tests/cluster -m mpi $(IN_PARALLEL)
+
+# A Python with CUDA is rarely that of the virtual environment. It needs no installation of this project.
+GPU_PYTHON ?= python3
+
+test-gpu:  ## runs the tests that need a GPU with CUDA, with GPU_PYTHON=python3; without one it says so
+	@$(GPU_PYTHON) tests/gpu/run.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

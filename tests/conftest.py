@@ -23,6 +23,9 @@ hypothesis.settings.load_profile("without-deadline")
 
 hide_environments()
 
+# They have a configuration of their own: see tests/gpu/run.py.
+collect_ignore = ["gpu"]
+
 # Loaded here so that they are active even if only some of the tests run.
 pytest_plugins = ["collection", "process_hygiene", "library_tests", "forked_replicas", "running_tests"]
 

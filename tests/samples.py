@@ -1,9 +1,11 @@
-"""A table with columns of all kinds."""
+"""A table with columns of all kinds, and datasets of given rows."""
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from kfp_distributed.storage.dataset import Column
+from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard
+from kfp_distributed.storage.files import sha256_of
 
 COLUMNS = [
     Column("size", "number", "float32", mean=500.0, std=100.0),
@@ -29,3 +31,26 @@ def table(rows, seed):
         pa.array(1 + labels * 13 + random.integers(0, 13, rows), pa.int32()),
         pa.FixedSizeListArray.from_arrays(pa.array(signal.reshape(-1), pa.float32()), 6),
     ], labels
+
+
+def write_dataset(folder, columns, arrays, labels, classes, shards, split="train", label=None):
+    """Write a dataset: `arrays` has an Arrow array for each column, `shards` the number of rows of each shard.
+
+    With a label of the task "regression" or "none", `classes` is (), and without a label, `labels` is not used.
+    """
+    folder.mkdir(parents=True)
+    names = [column.name for column in columns]
+    label = label or Label("label", tuple(classes))
+    types = {"classification": pa.int32(), "regression": pa.float64()}
+    of_label = [pa.array(labels, types[label.task])] if label.name else []
+    content = pa.table([*arrays, *of_label], names + [label.name] * bool(label.name))
+    written, start = [], 0
+    for number, rows in enumerate(shards):
+        file = folder / f"part-{number:05d}.parquet"
+        pq.write_table(content.slice(start, rows), file, row_group_size=100)
+        written.append(Shard(file.name, rows, file.stat().st_size, sha256_of(file)))
+        start += rows
+    counts = np.bincount(labels, minlength=len(classes)).tolist() if classes else ()
+    manifest = DatasetManifest(split, tuple(columns), label, tuple(written), tuple(counts), 0, "test", shuffled=True)
+    (folder / DATASET_MANIFEST).write_text(manifest.to_json())
+    return manifest

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+import samples
 
 from kfp_distributed.components.train.run.runners.local.ports import free_ports
 from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
@@ -22,12 +22,9 @@ from kfp_distributed.storage.dataset import (
     DATASET_MANIFEST,
     Column,
     DatasetManifest,
-    Label,
-    Shard,
     ShardPart,
     whole_shard,
 )
-from kfp_distributed.storage.files import sha256_of
 from kfp_distributed.storage.object_stores.embedded import embedded_object_store
 from kfp_distributed.storage.shard_reader import WHOLE_BYTES
 from kfp_distributed.trainers.runtime.data_loading.rank_part import keep_rows
@@ -56,30 +53,7 @@ def shards_in_groups(tmp_path_factory, write_dataset):
 @pytest.fixture(scope="session")
 def write_dataset():
     """Return a function that writes rows as a dataset and returns its manifest."""
-    return _write_dataset
-
-
-def _write_dataset(folder, columns, arrays, labels, classes, shards, split="train", label=None):
-    """Write a dataset: `arrays` has an Arrow array for each column, `shards` the number of rows of each shard.
-
-    With a label of the task "regression" or "none", `classes` is (), and without a label, `labels` is not used.
-    """
-    folder.mkdir(parents=True)
-    names = [column.name for column in columns]
-    label = label or Label("label", tuple(classes))
-    types = {"classification": pa.int32(), "regression": pa.float64()}
-    of_label = [pa.array(labels, types[label.task])] if label.name else []
-    table = pa.table([*arrays, *of_label], names + [label.name] * bool(label.name))
-    written, start = [], 0
-    for number, rows in enumerate(shards):
-        file = folder / f"part-{number:05d}.parquet"
-        pq.write_table(table.slice(start, rows), file, row_group_size=100)
-        written.append(Shard(file.name, rows, file.stat().st_size, sha256_of(file)))
-        start += rows
-    counts = np.bincount(labels, minlength=len(classes)).tolist() if classes else ()
-    manifest = DatasetManifest(split, tuple(columns), label, tuple(written), tuple(counts), 0, "test", shuffled=True)
-    (folder / DATASET_MANIFEST).write_text(manifest.to_json())
-    return manifest
+    return samples.write_dataset
 
 
 @dataclass(frozen=True)
@@ -103,7 +77,7 @@ def digits(tmp_path_factory):
     def write(split, rows, shards):
         values = pa.FixedSizeListArray.from_arrays(pa.array(inputs[rows].reshape(-1)), 64)
         classes = [str(digit) for digit in range(10)]
-        _write_dataset(folder / split, [column], [values], labels[rows], classes, shards, split)
+        samples.write_dataset(folder / split, [column], [values], labels[rows], classes, shards, split)
 
     write("train", slice(0, 1300), [300, 1, 499, 500])
     write("validation", slice(1300, 1500), [200])
