@@ -29,21 +29,22 @@ _FORMS = (("messages", "tools"), ("prompt", "completion", "tools"), ("text",))
 class UpdateSampler(Sampler[int]):  # type: ignore[misc]  # Its types are those of an optional package.
     """The rows in the order of `update_order`, which accelerate divides among the ranks.
 
+    The number of the epoch is that of the next update. A sampler with `set_epoch` would not always be told: accelerate
+    does not forward it if batches of an epoch are skipped after a restart and there are several ranks.
+
     Args:
         rows: Number of all rows.
         batch_size: Rows of an update, over all ranks.
         seed: Seed of the order.
+        updates: Returns the number of updates so far.
     """
 
-    def __init__(self, rows: int, batch_size: int, seed: int) -> None:
-        self._rows, self._batch_size, self._seed, self._epoch = rows, batch_size, seed, 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the number of the epoch, from 0. The Trainer calls it."""
-        self._epoch = epoch
+    def __init__(self, rows: int, batch_size: int, seed: int, updates: Callable[[], int]) -> None:
+        self._rows, self._batch_size, self._seed, self._updates = rows, batch_size, seed, updates
 
     def __iter__(self) -> Iterator[int]:
-        yield from update_order(self._rows, self._batch_size, self._seed, self._epoch).tolist()
+        epoch = self._updates() * self._batch_size // len(self)
+        yield from update_order(self._rows, self._batch_size, self._seed, epoch).tolist()
 
     def __len__(self) -> int:
         return math.ceil(self._rows / self._batch_size) * self._batch_size
@@ -56,7 +57,7 @@ class SupervisedTuning(SFTTrainer):  # type: ignore[misc]  # Its types are those
         rows = len(self.train_dataset if train_dataset is None else train_dataset)
         arguments = self.args
         size = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
-        return UpdateSampler(rows, size, arguments.seed)
+        return UpdateSampler(rows, size, arguments.seed, lambda: self.state.global_step)
 
 
 def load_base(folder: Path, chat_template: str, method: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
