@@ -301,6 +301,51 @@ def test_the_tokens_are_those_of_each_row_alone(form, folder, tmp_path, library_
     assert found == expected
 
 
+CUT = """
+import json, sys
+from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
+from kfp_distributed.trainers.language_training.supervised_tuning import describe_tokens, supervised_tuning
+prompts, talks = json.loads(sys.argv[1])
+for rows, validation, options in (
+    (prompts, prompts[:3], {}),
+    (prompts, prompts[:3], {"packing": True}),
+    (talks, [], {"loss_on": "assistant"}),
+    (talks, [], {}),
+    (prompts[:1], [], {}),
+    (prompts[:1], [], {"packing": True}),
+    (prompts, prompts[:1], {}),
+    (prompts, prompts[:1], {"packing": True}),
+):
+    parameters = LanguageModelParameters(sys.argv[2], batch_size=1, max_length=26, **options)
+    try:
+        print(describe_tokens(supervised_tuning(parameters, rows, validation, "checkpoints", 1), rows, validation))
+    except ValueError as error:
+        print(f"ValueError: {error}")
+"""
+
+
+def test_rows_without_a_token_that_counts_before_max_length_are_named(folder, tmp_path, library_archive):
+    """The prompts of the first, third and fifth row have more than 26 tokens."""
+    prompts = [{"prompt": "one " * (1 if number % 2 else 40), "completion": "two"} for number in range(5)]
+    roles = {"prompt": "user", "completion": "assistant"}
+    talks = [{"messages": [{"role": roles[key], "content": text} for key, text in row.items()]} for row in prompts]
+    program = forked(environment("torch2"), "-c", CUT, json.dumps([prompts, talks]), folder / "tiny-llama")
+    variables = {**os.environ, "PYTHONPATH": str(library_archive)}
+    process = subprocess.run(program, check=False, capture_output=True, text=True, cwd=tmp_path, env=variables)
+    assert process.returncode == 0, process.stderr
+    plain, packed, assistant, everything, *refused = process.stdout.splitlines()[-8:]
+    without = "have no effect: no token whose loss counts is among their first 26 (max_length)"
+    lost = "3 of all 5 rows and 2 of all 3 validation rows"
+    assert re.match(rf"2 rows of .*; {lost} ", plain)
+    assert re.match(rf"5 rows are packed into \d sequences of .*; {lost} ", packed)
+    assert re.match(r"2 rows of .*; 3 of all 5 rows ", assistant)
+    assert all(line.endswith(without) for line in (plain, packed, assistant))
+    assert re.fullmatch(r"5 rows of .*; 5 have max_length 26 or are cut to it", everything)
+    for number, line in enumerate(refused):
+        what = "validation rows" if number > 1 else "rows"
+        assert line.startswith(f"ValueError: max_length is 26, and all 1 {what} {without[:14]}"), line
+
+
 def test_a_tuned_model_can_be_tuned_and_is_checked(train):
     """A model of `train` has the SHA-256 of its files, and answers as it did at the end of its training."""
     _, model, _, (_, adapted) = train(export="merged")
