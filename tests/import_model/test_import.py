@@ -14,7 +14,7 @@ from hugging_face_hub import commit_of, hub
 
 from kfp_distributed.components.import_model.step import run_step
 from kfp_distributed.storage.files import describe_folder
-from kfp_distributed.storage.model import verify_model
+from kfp_distributed.storage.model import ModelIncomplete, verify_model
 from kfp_distributed.storage.object_stores.embedded import embedded_object_store
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.trainers.language_training.base_folder import base_folder, content_hash
@@ -114,6 +114,22 @@ def test_a_model_of_a_store_is_checked_by_its_manifest(source, target):
         run_step(source=target, target=f"{target}-damaged")
     # The trainer does not take these files for a model.
     assert not {"config.json", "model.json"} & {*keys(f"{target}-damaged")}
+
+
+def test_the_files_of_a_model_are_those_of_its_manifest(source, target, tmp_path, monkeypatch):
+    run_step(source=str(source), target=target)
+    store = open_store(target)
+    store.write("added_tokens.json", b"{}")
+    monkeypatch.setenv(REPLICA_FOLDER_VARIABLE, str(tmp_path))
+    assert {file.name for file in base_folder(target).iterdir()} == {*MODEL}
+    run_step(source=target, target=f"{target}-copy")
+    assert keys(f"{target}-copy") == sorted([*MODEL, "model.json"])
+    store.delete(["model-00001-of-00002.safetensors"])
+    monkeypatch.setenv(REPLICA_FOLDER_VARIABLE, str(source))
+    with pytest.raises(ModelIncomplete, match=rf"{target} is incomplete: missing .*: model-00001-of-00002"):
+        base_folder(target)
+    with pytest.raises(SystemExit, match=rf"{target} is incomplete: missing .*: model-00001-of-00002"):
+        run_step(source=target, target=f"{target}-incomplete")
 
 
 @pytest.mark.parametrize(

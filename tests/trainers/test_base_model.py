@@ -12,6 +12,8 @@ from hugging_face_hub import Hub, commit_of, hub
 
 from kfp_distributed.components.train.run.training_request.request import Request, plan_job
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard
+from kfp_distributed.storage.files import FileEntry
+from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 from kfp_distributed.trainers.programs.base_model import check_files, is_fetched, parse_hub
 
 MODEL = ("config.json", "model-00001-of-00002.safetensors", "tokenizer.json")
@@ -86,14 +88,17 @@ def test_a_model_of_the_hub_is_fetched_without_subfolders_also_if_the_hub_fails_
     [
         ("models/base", "base_model is 'models/base'; allowed are an address such as s3://bucket/model, "),
         ("hf://owner/model", "base_model is 'hf://owner/model'; write hf://OWNER/NAME@REVISION"),
+        ("file://{folder}/lost", "the model file://{folder}/lost is incomplete: missing files"),
         ("file://{folder}/pickled", "base_model is 'file://{folder}/pickled', which has no weights as *.safetensors"),
     ],
 )
 def test_the_step_refuses_a_model_that_cannot_be_fetched(tmp_path, base_model, problem):
-    for folder, weights in (("good", MODEL[1]), ("pickled", "pytorch_model.bin")):
+    for folder, weights in (("good", MODEL[1]), ("lost", MODEL[1]), ("pickled", "pytorch_model.bin")):
         (tmp_path / folder).mkdir()
         for name in ("config.json", weights, "tokenizer.json"):
             (tmp_path / folder / name).touch()
+    lost = FileEntry("chat_template.jinja", 9, "0" * 64)
+    (tmp_path / "lost" / MODEL_MANIFEST).write_text(ModelManifest(files=(lost,)).to_json())
     columns, shards = (Column("messages", "kept", "string", source_type="conversation"),), (Shard("0", 9, 9, "0" * 64),)
     manifest = DatasetManifest("train", columns, Label("", task="none"), shards, (), 0, "chats.jsonl", shuffled=True)
     (tmp_path / DATASET_MANIFEST).write_text(manifest.to_json())

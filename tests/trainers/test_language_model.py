@@ -16,6 +16,7 @@ from kfp_distributed.components import prepare_data
 from kfp_distributed.components.train.run.launch import launch
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.run.training_request.request import Request
+from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 from kfp_distributed.trainers import train_specification
 
@@ -106,7 +107,8 @@ def folder(tmp_path_factory):
     program = [make_tiny_llama.__file__, folder / "texts.csv", folder / "tiny-llama"]
     subprocess.run(forked(environment("torch2"), *program), check=True)
     (folder / "tiny-llama" / "README.md").touch()
-    (folder / "tiny-llama" / MODEL_MANIFEST).write_text(ModelManifest().to_json())
+    manifest = ModelManifest(files=describe_folder(folder / "tiny-llama"))
+    (folder / "tiny-llama" / MODEL_MANIFEST).write_text(manifest.to_json())
     return folder
 
 

@@ -12,7 +12,6 @@ from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
 from kfp_distributed.storage.errors import one_line
 from kfp_distributed.storage.files import describe_file
-from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.parallel import PARALLEL_TRANSFERS, run_in_parallel
 from kfp_distributed.trainers.programs.base_model import (
@@ -22,6 +21,7 @@ from kfp_distributed.trainers.programs.base_model import (
     is_in_store,
     model_hash,
     parse_hub,
+    stored_files,
 )
 from kfp_distributed.trainers.runtime.job_description import REPLICA_FOLDER_VARIABLE, STORE_SECONDS
 
@@ -39,14 +39,15 @@ _T = TypeVar("_T")
 def base_folder(address: str) -> Path:
     """Return the folder of a model in this replica. A model of a store or of the Hugging Face Hub is fetched into it.
 
-    One rank of the replica fetches it, and the others wait. A model that `train` or `export_model` has stored is
-    checked by the SHA-256 of its files.
+    One rank of the replica fetches it, and the others wait. Of a model with a model.json, the files that it names are
+    fetched and checked.
 
     Args:
         address: A folder, an address of a store such as s3://bucket/model, or hf://OWNER/NAME@REVISION.
 
     Raises:
         ValueError: There is no model.
+        ModelIncomplete: Files of its model.json are missing.
         StorageError: The store fails.
     """
     hub = parse_hub(address)
@@ -79,13 +80,12 @@ def _names(folder: Path) -> list[str]:
 
 def _download(address: str, folder: Path) -> None:
     store = open_store(address, retry_seconds=STORE_SECONDS)
-    paths = [entry.key for entry in store.list()]
-    expected = {}
-    if MODEL_MANIFEST in paths:
-        expected = {entry.path: entry for entry in ModelManifest.from_json(store.read(MODEL_MANIFEST)).files}
     folder.mkdir(exist_ok=True)
-    fetched = [*filter(is_fetched, paths)]
-    run_in_parallel(lambda path: store.download(path, folder / path, expected.get(path)), fetched, PARALLEL_TRANSFERS)
+    run_in_parallel(
+        lambda file: store.download(file.path, folder / file.path, file if file.sha256 else None),
+        stored_files(store),
+        PARALLEL_TRANSFERS,
+    )
 
 
 def _download_from_hub(hub: HubModel, folder: Path) -> None:
