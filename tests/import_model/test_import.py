@@ -200,6 +200,7 @@ def test_a_model_of_the_hub(target, tmp_path):
         ]
         code, printed, errors = import_from(proxy.url, target, tmp_path, "hf://team/tiny@main")
         assert (code, [fault.times for fault in proxy.faults]) == (0, [0, 0, 0]), errors
+        assert "http" not in errors  # Addresses of files have signatures.
         model = verify_model(open_store(target))
         assert {file.path: open_store(target).read(file.path).decode() for file in model.files} == MODEL
         assert (model.base["base_model"], keys(target)) == (source, sorted([*MODEL, "model.json"]))

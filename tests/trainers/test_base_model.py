@@ -83,6 +83,35 @@ def test_a_model_of_the_hub_is_fetched_without_subfolders_also_if_the_hub_fails_
     assert done.stdout.splitlines()[-1].split() == [sha256(hashes.encode()).hexdigest(), *sorted(MODEL)]
 
 
+@pytest.mark.takes(5)
+def test_the_signature_of_a_file_of_the_hub_is_not_printed(tmp_path, monkeypatch, library_archive):
+    """The Hub redirects to a signed address, which opens the file without a token. Errors of its driver have it."""
+    content, answer, statuses = {name: name for name in MODEL}, Hub.do_GET, [*[503] * 7, 403]  # It tries seven times.
+
+    def sign(self):
+        is_signed = self.path.startswith("/signed")
+        if not (is_signed or self.path.endswith(MODEL[1])):
+            return answer(self)
+        self.send_response(statuses.pop(0) if is_signed else 302)
+        self.send_header("ETag", '"e"')
+        self.send_header("X-Linked-Size", "1")
+        self.send_header("X-Repo-Commit", commit_of(content))
+        self.send_header("Location", f"http://127.0.0.1:{self.server.server_port}/signed?X-Amz-Signature=5ecret&Id=1")
+        self.send_header("Content-Length", "0")
+        return self.end_headers()
+
+    monkeypatch.setattr(Hub, "do_GET", sign)
+    with hub("models", "tiny", content) as address:
+        variables = os.environ | {"HF_ENDPOINT": address, "PYTHONPATH": str(library_archive)}
+        program = [environment("torch2"), "-c", f"import time; time.sleep = lambda seconds: None{FETCHED}"]
+        done = subprocess.run(program, check=False, capture_output=True, text=True, cwd=tmp_path, env=variables)
+    assert "5ecret" not in done.stdout + done.stderr
+    assert statuses == []
+    assert re.search(r"the Hub is not available \(.*503.*/signed\?\*\*\*'?.*\); next attempt in 1 s", done.stdout)
+    failed = r"OSError: base_model hf://team/tiny@main cannot be fetched: \w+: .*403.*/signed\?\*\*\*"
+    assert re.match(failed, done.stderr.splitlines()[-1])
+
+
 @pytest.mark.parametrize(
     ("base_model", "problem"),
     [
