@@ -91,11 +91,17 @@ def test_values_do_not_become_others_of_another_type(kept, value, second, run, t
         run(source, like=like, **OPTIONS)
 
 
-def test_whole_numbers_that_64_bits_do_not_hold_are_refused_in_texts_of_lists(run, tmp_path):
-    rows = pa.table({"x": [*ROWS], "v": [[0.5]] * len(ROWS)})
+@pytest.mark.parametrize(
+    ("kept", "number"),
+    [(pa.array([[0.5]]), 2**53), (pa.array([[[0.5]]], pa.list_(pa.list_(pa.float32()))), 2**24)],
+)
+def test_whole_numbers_that_floats_do_not_hold_are_refused_in_texts_of_lists(kept, number, run, tmp_path):
+    rows = pa.table({"x": [*ROWS], "v": kept.take(pa.array([0] * len(ROWS)))})
     like = run(write_table(rows, tmp_path / "first.parquet"), "first", task="none", **OPTIONS)["train"]
-    source = write([{"x": i, "v": [2**53 + 1 if i == 7 else 2**53]} for i in ROWS], tmp_path / "second.csv")
-    with pytest.raises(ValueError, match=r"'v' is '\[9007199254740993\]', which is no list"):
+    values = [[number + 1 if i == 7 else number] for i in ROWS]
+    values = [[value] for value in values] if pa.types.is_list(kept.type.value_type) else values
+    source = write([{"x": i, "v": value} for i, value in zip(ROWS, values, strict=True)], tmp_path / "second.csv")
+    with pytest.raises(ValueError, match=rf"row 9 of second.csv: 'v' is '\[+{number + 1}\]+', which is no list"):
         run(source, like=like, **OPTIONS)
 
 
@@ -119,7 +125,7 @@ OTHERS = {
     "date": [pa.array([NOON])],
     "time": [pa.array([NOON])],
     "decimal": [pa.array([0.125])],
-    "int": [pa.array(["007"]), pa.array(["0x10"]), pa.array([NOON])],
+    "int": [pa.array(["007"]), pa.array(["0x10"]), pa.array([NOON]), pa.array([decimal.Decimal("2.5")])],
     "float": [pa.array(["9007199254740993"]), pa.array([2**53 + 1])],
     "float32": [pa.array(["16777217"]), pa.array([1e300])],
     "pair of floats": [pa.array([[16777217, 2]], pa.list_(pa.int64(), 2)), pa.array([[1e300, 2]])],
@@ -133,7 +139,7 @@ EQUAL = {
     "bool": [pa.array([1]), pa.array(["true"])],
     "date": [pa.array([datetime.datetime(2020, 1, 1)])],
     "decimal": [pa.array([decimal.Decimal("1.25")], pa.decimal128(12, 2)), pa.array([0.1])],
-    "int": [pa.array(["7"]), pa.array([2.0])],
+    "int": [pa.array(["7"]), pa.array([2.0]), pa.array([decimal.Decimal("2.00")], pa.decimal128(10, 2))],
     "float": [pa.array(["1.50"]), pa.array([2**60]), pa.array([decimal.Decimal("1.25")])],
     "pair of floats": [pa.array([[0.1, 2.0]])],
     "struct of bool": [pa.array([{"a": 1}])],

@@ -224,8 +224,10 @@ def _are_equal(values: pa.Array, others: pa.Array, *, may_round: bool) -> bool:
         return False
     if types.is_floating(kind) and not types.is_integer(found):
         return not types.is_floating(found) or _infinities(values) == _infinities(others)
+    # A decimal of few digits has no room for all that another number may have.
+    back = pa.decimal128(38, found.scale) if types.is_decimal128(found) else values.type
     try:
-        return may_round or pc.all(pc.equal(others.cast(values.type), values)).as_py() is not False
+        return may_round or pc.all(pc.equal(others.cast(back), values)).as_py() is not False
     except pa.ArrowException:
         return False
 

@@ -29,7 +29,7 @@ def list_of_text(text: str, kind: pa.DataType) -> list[Any]:
         ValueError: The text is no list of this type. The message is what to say about the text, and what to do.
     """
     try:
-        entries = json.loads(text, parse_int=partial(_whole_number, entry_type(kind)))
+        entries = json.loads(text, parse_int=partial(_whole_number, kind))
         if entries is None or not _fits(entries, pa.list_(kind)):
             raise ValueError
         return [*pa.array(entries, kind).to_pylist()]
@@ -46,10 +46,13 @@ def entry_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _whole_number(kind: pa.DataType, digits: str) -> float:
-    """Return a float for a type of floats. If only 64 bits would hold the number and do not, it stays as it is."""
-    whole = int(digits)
-    is_float = pa.types.is_floating(kind) and (kind != pa.float64() or whole == float(whole))
-    return float(whole) if is_float else whole
+    """Return a float for a type of floats that holds the number, or that is known to round, as those of list<float>."""
+    whole, entry = int(digits), entry_type(kind)
+    if not pa.types.is_floating(entry):
+        return whole
+    number = float(whole)
+    may_round = kind in (pa.float16(), pa.float32())
+    return number if may_round or int(np.array(number).astype(entry.to_pandas_dtype())) == whole else whole
 
 
 def _fits(entry: object, kind: pa.DataType) -> bool:
