@@ -194,3 +194,17 @@ def test_zeros_and_ones_are_booleans(values, ending, run, tmp_path):
         write(rows, source)
     found = splits(tmp_path, run(source, like=like, **OPTIONS))["train"]
     assert sorted(map(str, found)) == sorted(str({**row, "v": bool(row["v"])}) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("values", "kept"),
+    [
+        ([[("a", 1)], None, [], [("b", 2), ("c", 3)]], (pa.int64(), pa.float64())),
+        ([[("a", 7)], [("b", 0)], [("c", 1)]], (pa.int64(), pa.bool_())),
+    ],
+)
+@pytest.mark.parametrize("first", [1, 2])
+def test_maps_of_a_part_of_the_rows_fit_by_themselves(first, values, kept):
+    found, wanted = (pa.map_(pa.string(), kind) for kind in kept)
+    part = pa.array(values, found).slice(first)
+    assert cast_kept(part, wanted).to_pylist() == part.to_pylist()

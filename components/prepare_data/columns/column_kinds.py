@@ -235,7 +235,10 @@ def _are_equal(values: pa.Array, others: pa.Array, *, may_round: bool) -> bool:
 def _parts_of(values: pa.Array, others: pa.Array) -> list[tuple[pa.Array, pa.Array]] | None:
     """Return the entries of lists, keys and values of maps, or fields of structs in pairs; None if fields are lost."""
     if pa.types.is_map(values.type):
-        return [(values.keys, others.keys), (values.items, others.items)]
+        # Of a slice, Arrow returns the keys and values of all rows.
+        first, last = ([part.offsets[index].as_py() for part in (values, others)] for index in (0, -1))
+        rows = [slice(*ends) for ends in zip(first, last, strict=True)]
+        return [(values.keys[rows[0]], others.keys[rows[1]]), (values.items[rows[0]], others.items[rows[1]])]
     if not pa.types.is_struct(values.type):
         return [(values.flatten(), others.flatten())]
     names = [field.name for field in values.type]
