@@ -29,9 +29,10 @@ IMAGES = $(filter-out language-model,$(ALL_IMAGES))
 DRIVERS =
 options-steps = $(if $(DRIVERS),--build-arg 'DRIVERS=$(DRIVERS)') .
 options-evaluate = $(if $(DRIVERS),--build-arg 'DRIVERS=$(DRIVERS)') --build-arg BASE=$(call image,tensorflow) .
-# PyTorch for language models: cuda for GPUs, or cpu.
+# PyTorch for language models: cuda for GPUs, or cpu. Always passed, because buildah does not know a stage by the default
+# of an ARG.
 PYTORCH ?= cuda
-options-language-model = $(if $(filter-out cuda,$(PYTORCH)),--build-arg PYTORCH=$(PYTORCH)) images/language-model
+options-language-model = --build-arg PYTORCH=$(PYTORCH) images/language-model
 made-from-language-model = $(PYTORCH)
 made-from-steps = $(library)$(DRIVERS:%= %)
 made-from-evaluate = $(library) $(call tag,tensorflow)$(DRIVERS:%= %)
