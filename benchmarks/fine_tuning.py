@@ -111,7 +111,7 @@ def _by_step(folder: Path, run: int, losses: dict[str, list[float]]) -> float:
         train_uri=str(folder / "train_dataset"),
         model_uri=str(folder / f"step-{run}" / "model"),
         train_specification={"trainer": "language_model"},
-        train_parameters={"base_model": str(folder / "llama"), "batch_size": _UPDATE},
+        train_parameters={"base_model": str(folder / "llama"), "batch_size": _UPDATE, "warmup_ratio": 0.0},
         distribution_specification={"distribution_type": "PyTorch", "number_of_workers": 1},
         identity=(f"{folder}-{run}",),
     )

@@ -108,7 +108,7 @@ def keras_classifier(
     file = Path(metrics_dir, TRAINING_METRICS)
 
     def end_epoch(epoch: int, logs: dict[str, float]) -> None:
-        end_if_diverged(epoch + 1, float(logs["weighted_loss"]), has_finite_weights(model), rate)
+        end_if_diverged(f"epoch {epoch + 1}", float(logs["weighted_loss"]), has_finite_weights(model), rate)
         metrics = metrics_of_logs(logs, manifest.label)
         if validation_dir and cluster.index == 0:
             copy.set_weights(model.get_weights())

@@ -97,7 +97,7 @@ def keras_horovod(
 
     def end_epoch(epoch: int, logs: dict[str, float]) -> None:
         rate = float(model.optimizer.learning_rate)
-        end_if_diverged(epoch + 1, float(logs["weighted_loss"]), has_finite_weights(model), rate)
+        end_if_diverged(f"epoch {epoch + 1}", float(logs["weighted_loss"]), has_finite_weights(model), rate)
         metrics = metrics_of_logs(logs, manifest.label)
         if hvd.rank() == 0 and validation_dir:
             metrics |= score(model, validation_dir, manifest.label, lambda: steps.end_if_told(logs))

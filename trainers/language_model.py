@@ -16,6 +16,7 @@ from kfp_distributed.trainers.language_training.base_folder import base_folder, 
 from kfp_distributed.trainers.language_training.held_out_answers import HeldOutAnswers
 from kfp_distributed.trainers.language_training.rank_checks import check_gpus
 from kfp_distributed.trainers.language_training.supervised_tuning import (
+    EndIfDiverged,
     SupervisedTuning,
     describe_tokens,
     load_base,
@@ -57,6 +58,7 @@ def language_model(
         rows, newest = language_rows(train_dir), get_last_checkpoint(checkpoint_dir)
         trainer = supervised_tuning(parameters, rows, validation, checkpoint_dir, ranks)
         trainer.add_callback(StoredMetrics(trainer, metrics_dir))
+        trainer.add_callback(EndIfDiverged())
         tokens = describe_tokens(trainer, rows, validation)
         if trainer.is_world_process_zero():
             print(f"{tokens}; {ranks} ranks", flush=True)

@@ -24,7 +24,7 @@ def main() -> None:
         per_device_train_batch_size=UPDATE // 2,
         learning_rate=2e-4,
         lr_scheduler_type="linear",
-        warmup_steps=0.03,
+        warmup_steps=0,
         max_length=2048,
         activation_checkpointing=True,
         gradient_checkpointing=True,

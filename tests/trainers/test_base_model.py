@@ -41,6 +41,11 @@ def test_a_missing_file_of_a_model_is_named(missing, named):
         check_files("/models/base", {*MODEL} - {MODEL[missing]} | {"pytorch_model.bin", f"sub/{MODEL[missing]}"})
 
 
+def test_an_adapter_is_no_base_model():
+    with pytest.raises(ValueError, match=r"is '/models/base', which has an adapter: .*merged"):
+        check_files("/models/base", [*MODEL, "adapter_config.json"])
+
+
 def test_neither_pickles_nor_code_nor_subfolders_are_fetched():
     paths = ["config.json", "model.safetensors", "chat_template.jinja", "tokenizer.model", "merges.txt"]
     assert [*filter(is_fetched, [*paths, "pytorch_model.bin", "modeling.py", "onnx/model.json", "model.json"])] == paths

@@ -62,8 +62,8 @@ def test_a_training_that_diverges_ends_at_once(digits, tmp_path, trainer, distri
 )
 def test_the_error_names_what_diverged(loss, has_finite_weights, cause):
     with pytest.raises(SystemExit, match=f"^the training diverged in epoch 7: {cause}. No model is saved"):
-        end_if_diverged(7, loss, has_finite_weights, 0.1)
+        end_if_diverged("epoch 7", loss, has_finite_weights, 0.1)
 
 
 def test_a_training_that_does_not_diverge_continues():
-    end_if_diverged(7, 0.5, True, 0.1)
+    end_if_diverged("epoch 7", 0.5, True, 0.1)

@@ -3,14 +3,14 @@
 import math
 
 
-def end_if_diverged(epoch: int, loss: float, has_finite_weights: bool, learning_rate: float) -> None:
-    """End a training whose loss or weights are NaN or infinite, before anything of the epoch is saved.
+def end_if_diverged(when: str, loss: float, has_finite_weights: bool, learning_rate: float) -> None:
+    """End a training whose loss or weights are NaN or infinite, before anything of the epoch or step is saved.
 
-    Every rank calls it with the same values, so that all end in the same epoch and none waits for another.
+    Every rank calls it with the same values, so that all end at the same time and none waits for another.
 
     Args:
-        epoch: Number of the epoch, from 1.
-        loss: Mean training loss of the epoch, over all ranks.
+        when: When it was seen, such as "epoch 1", from 1.
+        loss: Mean training loss then, over all ranks.
         has_finite_weights: Whether every weight is a finite number.
         learning_rate: Learning rate of the optimizer.
 
@@ -22,7 +22,7 @@ def end_if_diverged(epoch: int, loss: float, has_finite_weights: bool, learning_
         return
     cause = f"the loss is {loss}" if not math.isfinite(loss) else "the weights are not finite"
     raise SystemExit(
-        f"the training diverged in epoch {epoch}: {cause}. No model is saved. Set a smaller learning_rate "
+        f"the training diverged in {when}: {cause}. No model is saved. Set a smaller learning_rate "
         f"(now {learning_rate:g}). If that does not help, look for missing, infinite or very large values in the "
         "training data, and fill or drop them before prepare_data."
     )

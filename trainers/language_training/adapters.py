@@ -3,6 +3,7 @@
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import torch
 from peft import LoraConfig, PeftModel
 from transformers import PreTrainedModel
 
@@ -21,6 +22,22 @@ def adapter_config(parameters: LanguageModelParameters) -> LoraConfig | None:
         target_modules=modules if modules == "all-linear" else [name.strip() for name in modules.split(",")],
         task_type="CAUSAL_LM",
     )
+
+
+def check_targets(model: PreTrainedModel, targets: str) -> None:
+    """Check that a model has a layer of each name of lora_target_modules. peft needs one of any.
+
+    Raises:
+        ValueError: It has not.
+    """
+    linear = {name for name, layer in model.named_modules() if isinstance(layer, torch.nn.Linear)}
+    for target in () if targets == "all-linear" else map(str.strip, targets.split(",")):
+        if not any(f".{name}".endswith(f".{target}") for name in linear) or not target:
+            known = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
+            raise ValueError(
+                f'lora_target_modules is {targets!r}, and no layer has the name {target!r}; allowed are "all-linear", '
+                f"or names of linear layers, separated by commas: {known}"
+            )
 
 
 def without_adapter(model: PeftModel) -> AbstractContextManager[None]:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -12,11 +12,20 @@ import pyarrow as pa
 import torch
 from datasets import Dataset
 from datasets.table import InMemoryTable
+from numpy.typing import NDArray
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Sampler
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TrainerCallback,
+)
 from trl import SFTConfig, SFTTrainer
 
-from kfp_distributed.trainers.language_training.adapters import adapter_config
+from kfp_distributed.trainers.epochs.divergence import end_if_diverged
+from kfp_distributed.trainers.language_training.adapters import adapter_config, check_targets
 from kfp_distributed.trainers.language_training.base_folder import base_folder
 from kfp_distributed.trainers.language_training.rank_checks import check_ranks
 from kfp_distributed.trainers.language_training.update_order import update_order
@@ -59,15 +68,43 @@ class SupervisedTuning(SFTTrainer):  # type: ignore[misc]  # Its types are those
         size = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
         return UpdateSampler(rows, size, arguments.seed, lambda: self.state.global_step)
 
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:  # noqa: ANN401
+        """Return the learning rates. Those of transformers begin with 0, so that the first rows would train nothing."""
+        updates, warmup = num_training_steps, int(num_training_steps * self.args.warmup_steps)
+
+        def rate(done: int) -> float:
+            return min((done + 1) / (warmup + 1), (updates - done) / (updates - warmup))
+
+        self.lr_scheduler, self._created_lr_scheduler = LambdaLR(optimizer or self.optimizer, rate), True
+        return self.lr_scheduler
+
+
+class EndIfDiverged(TrainerCallback):  # type: ignore[misc]  # Its types are those of an optional package.
+    """Ends a training whose loss or gradients become NaN or infinite. Its next update makes all weights NaN."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any) -> None:  # noqa: ANN401
+        """End the training, in each rank, since all log the same. See `end_if_diverged`."""
+        if "loss" in logs:
+            is_finite = math.isfinite(logs.get("grad_norm", 0.0))
+            end_if_diverged(f"step {state.global_step}", logs["loss"], is_finite, args.learning_rate)
+
 
 def load_base(folder: Path, chat_template: str, method: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Return the model and the tokenizer of a folder. Nothing is downloaded, and no code of the folder runs.
 
     Weights that are not trained have 16 bits on a GPU that computes with bfloat16, and else 32 bits.
+
+    Raises:
+        ValueError: The weights are not those of the model that config.json describes.
     """
     kind = torch.bfloat16 if method == "lora" and has_bfloat16() else torch.float32
     known = {"local_files_only": True, "trust_remote_code": False}
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=kind, use_safetensors=True, **known)
+    model, loaded = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=kind, use_safetensors=True, output_loading_info=True, **known
+    )
+    if wrong := {name: sorted(loaded[f"{name}_keys"]) for name in ("missing", "unexpected") if loaded[f"{name}_keys"]}:
+        names = "; ".join(f"{name}: {', '.join(keys[:3])}{', ...' * (len(keys) > 3)}" for name, keys in wrong.items())
+        raise ValueError(f"the weights of base_model are not those of its config.json ({names}): save both together")
     tokenizer = AutoTokenizer.from_pretrained(folder, **known)
     tokenizer.chat_template = chat_template or tokenizer.chat_template
     return model, tokenizer
@@ -148,6 +185,7 @@ def supervised_tuning(
         eval_steps=parameters.evaluate_steps or _TENTH,
         save_steps=parameters.checkpoint_steps or _TENTH,
         logging_steps=1,
+        logging_nan_inf_filter=False,
         report_to="none",
         seed=parameters.seed,
         bf16=has_bfloat16(),
@@ -159,6 +197,7 @@ def supervised_tuning(
     check_ranks(arguments.device)
     arguments._n_gpu = min(1, arguments.n_gpu)  # With others, a rank would share its rows among them.
     model, tokenizer = load_base(base_folder(parameters.base_model), parameters.chat_template, parameters.method)
+    check_targets(model, parameters.lora_target_modules)
     return SupervisedTuning(
         model,
         args=arguments,
@@ -200,9 +239,9 @@ def describe_tokens(trainer: SupervisedTuning, rows: Sequence[object], validatio
 
 
 def _counting(dataset: Dataset) -> int:
-    """Return how many rows of a prepared dataset have a token that counts. Without packing, no others are left."""
-    if "seq_lengths" not in dataset.column_names:
-        return len(dataset)
-    packed = zip(dataset["labels"], dataset["seq_lengths"], strict=True)
-    rows = (row for labels, lengths in packed for row in np.split(np.array(labels), np.cumsum(lengths)[:-1]))
-    return sum(bool((row >= 0).any()) for row in rows)
+    """Return how many rows of a prepared dataset have a token that counts. The first one of a row does not."""
+    rows: Iterable[NDArray[np.int64]] = map(np.array, dataset["labels"])
+    if "seq_lengths" in dataset.column_names:
+        packed = zip(rows, dataset["seq_lengths"], strict=True)
+        rows = (row for labels, lengths in packed for row in np.split(labels, np.cumsum(lengths)[:-1]))
+    return sum(bool((row[1:] >= 0).any()) for row in rows)

@@ -105,9 +105,14 @@ def check_files(address: str, paths: Iterable[str], parameter: str = "base_model
         parameter: Name of the parameter that has the address, for the error. Default: "base_model".
 
     Raises:
-        ValueError: A file is missing.
+        ValueError: A file is missing, or there is an adapter.
     """
     names = [*filter(is_fetched, paths)]
+    if "adapter_config.json" in names:
+        raise ValueError(
+            f"{parameter} is {address!r}, which has an adapter: name a complete model, such as one that was saved with "
+            'export = "merged"'
+        )
     missing = [what for what, patterns in NEEDED.items() if not _has_any(names, patterns)]
     if missing:
         raise ValueError(

@@ -27,8 +27,8 @@ class LanguageModelParameters:
             rank. Default: 0.
         learning_rate: Learning rate of the AdamW optimizer after the warm-up, from which it falls to 0 in a line. 0 is
             0.0002 for "lora" and 0.00002 for "full". Default: 0.
-        warmup_ratio: Fraction of the updates in which the learning rate grows from 0, from 0 to less than 1. Default:
-            0.03.
+        warmup_ratio: Fraction of the updates, rounded down, before the first with the whole learning rate, from 0 to
+            less than 1. Default: 0.03.
         weight_decay: Weight decay of the optimizer. Default: 0.
         max_length: Tokens of a row, of which more are cut off. Default: 2048.
         packing: Whether to join short rows to sequences of max_length tokens. Default: false.

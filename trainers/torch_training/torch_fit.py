@@ -172,7 +172,7 @@ def train_epochs(
             raise EndedEarly
 
     def finish(epoch: _Epoch, metrics: dict[str, float]) -> None:
-        end_if_diverged(epoch.number, metrics["loss"], has_finite_weights(network), training.learning_rate)
+        end_if_diverged(f"epoch {epoch.number}", metrics["loss"], has_finite_weights(network), training.learning_rate)
         end = partial(end_if_asked, epoch.number, len(epoch.steps), dict(metrics))
         metrics |= _score(network, training.folders.validation_dir, ranks, label, end)
         if ranks.rank == 0:

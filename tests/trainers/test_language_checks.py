@@ -1,0 +1,111 @@
+"""What `language_model` finds before and while it trains: models, names of layers and losses that are wrong."""
+
+import json
+import os
+import subprocess
+
+import pytest
+from environments import environment
+from forked_replicas import forked
+
+pytestmark = pytest.mark.takes(20)
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
+
+from kfp_distributed.trainers.language_training.adapters import check_targets
+from kfp_distributed.trainers.language_training.supervised_tuning import EndIfDiverged, load_base, supervised_tuning
+from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
+
+folder, rows = Path("base").absolute(), [{"text": f"{i % 7} 1 2 3 4"} for i in range(3)]
+config = LlamaConfig(
+    hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=16, pad_token_id=10,
+    eos_token_id=11, bos_token_id=12,
+)
+AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+tokens = Tokenizer(models.WordLevel({str(i): i for i in range(16)}, unk_token="0"))
+tokens.pre_tokenizer = pre_tokenizers.Whitespace()
+PreTrainedTokenizerFast(tokenizer_object=tokens, pad_token="10", eos_token="11").save_pretrained(folder)
+
+def result(function, *arguments):
+    try:
+        return function(*arguments)
+    except (ValueError, SystemExit) as error:
+        return str(error)
+
+def train(rate=1e-2, **options):
+    parameters = LanguageModelParameters(str(folder), method="full", learning_rate=rate, **options)
+    trainer = supervised_tuning(parameters, rows, [], "checkpoints", 1)
+    trainer.add_callback(EndIfDiverged())
+    before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    trainer.train()
+    rates = [entry["learning_rate"] for entry in trainer.state.log_history if "loss" in entry]
+    return rates, not all(torch.equal(value, before[name]) for name, value in trainer.model.state_dict().items())
+
+found = {
+    "one update": result(train),
+    "warm-up": result(lambda: train(epochs=8, batch_size=3, warmup_ratio=0.4)),
+    "diverged": result(lambda: train(1e9, epochs=8, batch_size=3)),
+    **{name: result(check_targets, load_base(folder, "", "full")[0], name)
+       for name in ("all-linear", "q_proj, mlp.up_proj", "q_proj,v_porj", "q_proj,,", "all-linear,q_proj", "proj")},
+}
+weights = load_file(folder / "model.safetensors")
+for name, changed in (
+    ("fewer", {key: value for key, value in weights.items() if "layers.1" not in key}),
+    ("more", {**weights, "model.layers.2.mlp.up_proj.weight": torch.zeros(32, 16)}),
+):
+    save_file(changed, folder / "model.safetensors", {"format": "pt"})
+    found[name] = result(lambda: load_base(folder, "", "full")[0] and "")
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory, library_archive):
+    program = forked(environment("torch2"), "-c", PROGRAM)
+    variables = {**os.environ, "PYTHONPATH": str(library_archive)}
+    folder = tmp_path_factory.mktemp("checks")
+    process = subprocess.run(program, check=False, capture_output=True, text=True, cwd=folder, env=variables)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout.splitlines()[-1])
+
+
+def test_each_update_changes_the_model_also_the_only_one(found):
+    assert found["one update"] == [[1e-2], True]
+    assert found["warm-up"][0] == pytest.approx(
+        [1e-2 * part for part in (1 / 4, 2 / 4, 3 / 4, 1, 4 / 5, 3 / 5, 2 / 5, 1 / 5)]
+    )
+
+
+def test_a_training_that_diverges_fails(found):
+    assert found["diverged"].startswith("the training diverged in step ")
+    assert "Set a smaller learning_rate (now 1e+09)" in found["diverged"]
+
+
+@pytest.mark.parametrize("targets", ["all-linear", "q_proj, mlp.up_proj"])
+def test_the_names_of_layers_are_those_of_the_model(found, targets):
+    assert found[targets] is None
+
+
+@pytest.mark.parametrize(
+    ("targets", "wrong"),
+    [("q_proj,v_porj", "v_porj"), ("q_proj,,", ""), ("all-linear,q_proj", "all-linear"), ("proj", "proj")],
+)
+def test_a_name_of_no_layer_is_refused(found, targets, wrong):
+    assert found[targets].startswith(
+        f"lora_target_modules is {targets!r}, and no layer has the name {wrong!r}; allowed"
+    )
+    assert found[targets].endswith(": down_proj, gate_proj, k_proj, lm_head, o_proj, q_proj, up_proj, v_proj")
+
+
+@pytest.mark.parametrize(
+    ("weights", "key"), [("fewer", "missing: model.layers.1."), ("more", "unexpected: model.layers.2")]
+)
+def test_weights_of_another_model_are_refused(found, weights, key):
+    assert found[weights].startswith(f"the weights of base_model are not those of its config.json ({key}")
