@@ -51,16 +51,14 @@ def language_model(
         parameters: Its parameters.
     """
     ranks = int(os.environ.get("WORLD_SIZE", 1))
-    tokens = ""
     with without_checkpoint():
         check_gpus()
         validation = language_rows(validation_dir) if validation_dir else []
         rows, newest = language_rows(train_dir), get_last_checkpoint(checkpoint_dir)
         trainer = supervised_tuning(parameters, rows, validation, checkpoint_dir, ranks)
         trainer.add_callback(StoredMetrics(trainer, metrics_dir))
+        tokens = describe_tokens(trainer, rows, validation)
         if trainer.is_world_process_zero():
-            packed = f"{len(rows):,} rows are packed into " * parameters.packing
-            tokens = f"{packed}{describe_tokens(trainer)}"
             print(f"{tokens}; {ranks} ranks", flush=True)
             write_fine_tuning(Path(metrics_dir), FineTuning(tokens))
             print(f"continues after {Path(newest).name}" if newest else "begins without a checkpoint", flush=True)

@@ -276,6 +276,8 @@ def provide_driver(source: str) -> None:
     driver = DRIVERS[scheme]
     if driver is _HUGGING_FACE and not os.environ.get("HF_TOKEN", "").isascii():
         raise ValueError("HF_TOKEN has a character that is not ASCII, which no token has: copy the token again")
+    if driver is _HUGGING_FACE:  # It reads this when it is imported. Its warnings have the signatures of files.
+        os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     if find_spec(driver.module):
         return
     if not os.environ.get(INSTALLS_PACKAGES):

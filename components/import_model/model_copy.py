@@ -41,7 +41,7 @@ def copy_model(source: str, target: str) -> None:
     if store.bucket:
         require_bucket(store, "target", target)
     stored = _complete_model(store)
-    if stored and parse_hub(source, "source") and stored.base.get("base_model") == source:
+    if stored and parse_hub(source, "source") and _source(stored) == source:
         print(f"{target} already has the model {source}", flush=True)
         return
     origin = open_origin(source)
@@ -70,13 +70,19 @@ def _complete_model(store: Store) -> ModelManifest | None:
         return None
 
 
+def _source(stored: ModelManifest) -> str:
+    """Return the address from which a model was imported; "" for one that was trained, whose base_model is its base."""
+    is_imported = stored.base.get("sha256") == model_hash(stored.files)
+    return stored.base.get("base_model", "") if is_imported else ""
+
+
 def _refuse_other(target: str, stored: ModelManifest, origin: Origin, folder: Path) -> None:
     """Check that a stored model is the one to import.
 
     Raises:
         ValueError: It is another model, or the files at the source have changed.
     """
-    address = stored.base.get("base_model")
+    address = _source(stored)
     if address == origin.address and (origin.is_fixed or _files(origin, folder) == stored.files):
         return
     what = f"an earlier state of {address}" if address == origin.address else f"another model ({address or 'trained'})"

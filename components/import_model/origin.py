@@ -8,10 +8,9 @@ from typing import Protocol, TypeVar
 from kfp_distributed.components.external_services.request_retries import Retries
 from kfp_distributed.components.external_services.source_drivers import driver_errors, provide_driver
 from kfp_distributed.storage.files import FileEntry
-from kfp_distributed.storage.model import MODEL_MANIFEST, verify_model
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.uri import parse_uri
-from kfp_distributed.trainers.programs.base_model import HubModel, is_fetched, parse_hub
+from kfp_distributed.trainers.programs.base_model import HubModel, is_fetched, parse_hub, stored_files
 
 _T = TypeVar("_T")
 
@@ -112,12 +111,7 @@ class StoreOrigin:
         except ValueError as error:
             raise ValueError(f"source: {error}. Or use hf://OWNER/NAME@REVISION") from None
         self.address, self._store = source, open_store(source)
-        sizes = {entry.key: entry.size for entry in self._store.list()}
-        described = verify_model(self._store).files if MODEL_MANIFEST in sizes else ()
-        hashes = {entry.path: entry.sha256 for entry in described}
-        self.files = tuple(
-            FileEntry(path, size, hashes.get(path, "")) for path, size in sizes.items() if is_fetched(path)
-        )
+        self.files = stored_files(self._store)
 
     def fetch(self, path: str, folder: Path) -> Path:
         """See Origin."""

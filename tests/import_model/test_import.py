@@ -5,6 +5,8 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from hugging_face_hub import commit_of, hub
 
 from kfp_distributed.components.import_model.step import run_step
 from kfp_distributed.storage.files import describe_folder
-from kfp_distributed.storage.model import verify_model
+from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, verify_model
 from kfp_distributed.storage.object_stores.embedded import embedded_object_store
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.trainers.language_training.base_folder import base_folder, content_hash
@@ -63,6 +65,15 @@ def states(target):
     return open_store(target).states()
 
 
+def save_tuned(target, base_model):
+    """Save a model in the place of an imported one, as a training of all parameters does with base_model."""
+    store = open_store(target)
+    base = {"kind": "full", "base_model": base_model, "sha256": verify_model(store).base["sha256"]}
+    store.write(WEIGHTS, b"3" * 1000)
+    files = [replace(file, sha256=sha256(store.read(file.path)).hexdigest()) for file in verify_model(store).files]
+    store.write("model.json", ModelManifest("hugging_face", tuple(files), base=base).to_json().encode())
+
+
 def keys(target):
     return [entry.key for entry in open_store(target).list()]
 
@@ -93,6 +104,11 @@ def test_a_target_with_something_else_stays_as_it_is(source, target, tmp_path):
     with pytest.raises(SystemExit, match=f"has an earlier state of {source}: import"):
         run_step(source=str(source), target=target)
     assert states(target) == before
+    (source / WEIGHTS).write_text(MODEL[WEIGHTS])
+    save_tuned(target, str(source))
+    with pytest.raises(SystemExit, match=r"has another model \(trained\): import"):
+        run_step(source=str(source), target=target)
+    store.write(WEIGHTS, MODEL[WEIGHTS].encode())
     store.delete(["model.json"])
     with pytest.raises(SystemExit, match=r"has other files, such as config\.json: name another target"):
         run_step(source=str(source), target=target)
@@ -114,6 +130,22 @@ def test_a_model_of_a_store_is_checked_by_its_manifest(source, target):
         run_step(source=target, target=f"{target}-damaged")
     # The trainer does not take these files for a model.
     assert not {"config.json", "model.json"} & {*keys(f"{target}-damaged")}
+
+
+def test_the_files_of_a_model_are_those_of_its_manifest(source, target, tmp_path, monkeypatch):
+    run_step(source=str(source), target=target)
+    store = open_store(target)
+    store.write("added_tokens.json", b"{}")
+    monkeypatch.setenv(REPLICA_FOLDER_VARIABLE, str(tmp_path))
+    assert {file.name for file in base_folder(target).iterdir()} == {*MODEL}
+    run_step(source=target, target=f"{target}-copy")
+    assert keys(f"{target}-copy") == sorted([*MODEL, "model.json"])
+    store.delete(["model-00001-of-00002.safetensors"])
+    monkeypatch.setenv(REPLICA_FOLDER_VARIABLE, str(source))
+    with pytest.raises(ModelIncomplete, match=rf"{target} is incomplete: missing .*: model-00001-of-00002"):
+        base_folder(target)
+    with pytest.raises(SystemExit, match=rf"{target} is incomplete: missing .*: model-00001-of-00002"):
+        run_step(source=target, target=f"{target}-incomplete")
 
 
 @pytest.mark.parametrize(
@@ -184,6 +216,7 @@ def test_a_model_of_the_hub(target, tmp_path):
         ]
         code, printed, errors = import_from(proxy.url, target, tmp_path, "hf://team/tiny@main")
         assert (code, [fault.times for fault in proxy.faults]) == (0, [0, 0, 0]), errors
+        assert "http" not in errors  # Addresses of files have signatures.
         model = verify_model(open_store(target))
         assert {file.path: open_store(target).read(file.path).decode() for file in model.files} == MODEL
         assert (model.base["base_model"], keys(target)) == (source, sorted([*MODEL, "model.json"]))
@@ -203,6 +236,11 @@ def test_a_model_of_the_hub(target, tmp_path):
         # Replicas without internet may run this: a model by its commit needs no request to the Hub.
         assert import_from(proxy.url, target, tmp_path, source)[0] == 0
         assert len(proxy.requests) == requests
+        save_tuned(target, source)
+        content["config.json"] = MODEL["config.json"]
+        for address in (source, "hf://team/tiny@main"):
+            code, _, errors = import_from(proxy.url, target, tmp_path, address)
+            assert (code, "has another model (trained): import" in errors) == (1, True), errors
 
 
 def test_a_file_of_the_hub_that_is_refused_or_damaged(target, tmp_path):

@@ -198,6 +198,18 @@ def test_a_folder_without_a_complete_checkpoint_is_refused(other, resume_from, c
         open_store("s3://own").list()
 
 
+def test_a_language_model_does_not_continue_the_training_of_another_run(other, tmp_path):
+    tuned = replace(description(), program={"trainer": "language_model"})
+    with pytest.raises(ValueError, match=f"^resume_from = '{OTHER}': language_model .* base_model .* export"):
+        check_resume(OTHER, tuned)
+    with pytest.raises(StorageError, match="NoSuchBucket"):
+        open_store("s3://own").list()
+    own = open_store(tuned.checkpoint_uri)
+    own.make_bucket()
+    save_checkpoint(own, tmp_path / "state")
+    assert not check_resume(OTHER, tuned)  # A retry continues after its own checkpoints.
+
+
 def test_the_folder_of_a_training_keeps_the_settings_of_its_uri():
     own = replace(description(), checkpoint_uri="s3://b/checkpoints/train-2/checkpoints?endpoint=http://h:1/")
     assert training_folder(own) == "s3://b/checkpoints/train-2?endpoint=http://h:1/"

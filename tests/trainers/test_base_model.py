@@ -12,6 +12,8 @@ from hugging_face_hub import Hub, commit_of, hub
 
 from kfp_distributed.components.train.run.training_request.request import Request, plan_job
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard
+from kfp_distributed.storage.files import FileEntry
+from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 from kfp_distributed.trainers.programs.base_model import check_files, is_fetched, parse_hub
 
 MODEL = ("config.json", "model-00001-of-00002.safetensors", "tokenizer.json")
@@ -81,19 +83,51 @@ def test_a_model_of_the_hub_is_fetched_without_subfolders_also_if_the_hub_fails_
     assert done.stdout.splitlines()[-1].split() == [sha256(hashes.encode()).hexdigest(), *sorted(MODEL)]
 
 
+@pytest.mark.takes(5)
+def test_the_signature_of_a_file_of_the_hub_is_not_printed(tmp_path, monkeypatch, library_archive):
+    """The Hub redirects to a signed address, which opens the file without a token. Errors of its driver have it."""
+    content, answer, statuses = {name: name for name in MODEL}, Hub.do_GET, [*[503] * 7, 403]  # It tries seven times.
+
+    def sign(self):
+        is_signed = self.path.startswith("/signed")
+        if not (is_signed or self.path.endswith(MODEL[1])):
+            return answer(self)
+        self.send_response(statuses.pop(0) if is_signed else 302)
+        self.send_header("ETag", '"e"')
+        self.send_header("X-Linked-Size", "1")
+        self.send_header("X-Repo-Commit", commit_of(content))
+        self.send_header("Location", f"http://127.0.0.1:{self.server.server_port}/signed?X-Amz-Signature=5ecret&Id=1")
+        self.send_header("Content-Length", "0")
+        return self.end_headers()
+
+    monkeypatch.setattr(Hub, "do_GET", sign)
+    with hub("models", "tiny", content) as address:
+        variables = os.environ | {"HF_ENDPOINT": address, "PYTHONPATH": str(library_archive)}
+        program = [environment("torch2"), "-c", f"import time; time.sleep = lambda seconds: None{FETCHED}"]
+        done = subprocess.run(program, check=False, capture_output=True, text=True, cwd=tmp_path, env=variables)
+    assert "5ecret" not in done.stdout + done.stderr
+    assert statuses == []
+    assert re.search(r"the Hub is not available \(.*503.*/signed\?\*\*\*'?.*\); next attempt in 1 s", done.stdout)
+    failed = r"OSError: base_model hf://team/tiny@main cannot be fetched: \w+: .*403.*/signed\?\*\*\*"
+    assert re.match(failed, done.stderr.splitlines()[-1])
+
+
 @pytest.mark.parametrize(
     ("base_model", "problem"),
     [
         ("models/base", "base_model is 'models/base'; allowed are an address such as s3://bucket/model, "),
         ("hf://owner/model", "base_model is 'hf://owner/model'; write hf://OWNER/NAME@REVISION"),
+        ("file://{folder}/lost", "the model file://{folder}/lost is incomplete: missing files"),
         ("file://{folder}/pickled", "base_model is 'file://{folder}/pickled', which has no weights as *.safetensors"),
     ],
 )
 def test_the_step_refuses_a_model_that_cannot_be_fetched(tmp_path, base_model, problem):
-    for folder, weights in (("good", MODEL[1]), ("pickled", "pytorch_model.bin")):
+    for folder, weights in (("good", MODEL[1]), ("lost", MODEL[1]), ("pickled", "pytorch_model.bin")):
         (tmp_path / folder).mkdir()
         for name in ("config.json", weights, "tokenizer.json"):
             (tmp_path / folder / name).touch()
+    lost = FileEntry("chat_template.jinja", 9, "0" * 64)
+    (tmp_path / "lost" / MODEL_MANIFEST).write_text(ModelManifest(files=(lost,)).to_json())
     columns, shards = (Column("messages", "kept", "string", source_type="conversation"),), (Shard("0", 9, 9, "0" * 64),)
     manifest = DatasetManifest("train", columns, Label("", task="none"), shards, (), 0, "chats.jsonl", shuffled=True)
     (tmp_path / DATASET_MANIFEST).write_text(manifest.to_json())

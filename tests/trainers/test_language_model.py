@@ -16,6 +16,7 @@ from kfp_distributed.components import prepare_data
 from kfp_distributed.components.train.run.launch import launch
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.run.training_request.request import Request
+from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 from kfp_distributed.trainers import train_specification
 
@@ -40,7 +41,7 @@ def killed(
     dies: str = "",
     **parameters: object,
 ) -> None:
-    """Train. The last rank kills itself in step 3 once, after a checkpoint is in the folder `dies`.
+    """Train. The last rank kills itself in step 7 once, after checkpoint-6 is in the folder `dies`.
 
     The first checkpoint is written slowly. The folder `dies` gets a file `partial` if a part of it is stored.
     """
@@ -55,23 +56,24 @@ def killed(
     from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
     from kfp_distributed.trainers.runtime.checkpoints.folder_uploads import LOOK_SECONDS
 
-    def stored() -> bool:
-        return bool([*Path(dies).glob("checkpoints/*/checkpoints/*.json")])
+    def stored(checkpoint: str) -> bool:
+        manifests = Path(dies).glob("checkpoints/*/checkpoints/*.json")
+        return any(f'"{checkpoint}/' in manifest.read_text() for manifest in manifests)
 
     save = torch.save
 
     def save_slowly(content: object, file: object, **options: object) -> None:
         if str(file).endswith("checkpoint-2/optimizer.pt"):
             time.sleep(3 * LOOK_SECONDS)
-            if stored() and not Path(dies, "died").exists():
+            if stored("checkpoint-2") and not Path(dies, "died").exists():
                 Path(dies, "partial").touch()
         save(content, file, **options)
 
     class DyingMetrics(hugging_face.StoredMetrics):
         def on_step_end(self, args: object, state: object, control: object, **others: object) -> object:
             marker = Path(f"{dies}/died")
-            if state.global_step == 3 and system.environ["RANK"] == "1" and not marker.exists():
-                while not stored():
+            if state.global_step == 7 and system.environ["RANK"] == "1" and not marker.exists():
+                while not stored("checkpoint-6"):
                     time.sleep(0.05)
                 marker.touch()
                 system.kill(system.getpid(), signal.SIGKILL)
@@ -105,7 +107,8 @@ def folder(tmp_path_factory):
     program = [make_tiny_llama.__file__, folder / "texts.csv", folder / "tiny-llama"]
     subprocess.run(forked(environment("torch2"), *program), check=True)
     (folder / "tiny-llama" / "README.md").touch()
-    (folder / "tiny-llama" / MODEL_MANIFEST).write_text(ModelManifest().to_json())
+    manifest = ModelManifest(files=describe_folder(folder / "tiny-llama"))
+    (folder / "tiny-llama" / MODEL_MANIFEST).write_text(manifest.to_json())
     return folder
 
 
@@ -152,7 +155,7 @@ def train(folder):
 
 @pytest.fixture(scope="module")
 def of_two_ranks(train):
-    return train(2, lora_dropout=0.1, epochs=2)
+    return train(2, lora_dropout=0.1, epochs=2, micro_batch_size=4)
 
 
 def losses(rows):
@@ -171,10 +174,11 @@ def test_ranks_and_accumulation_change_nothing(train):
 
 
 def test_a_training_with_a_killed_rank_ends_as_if_nothing_had_happened(train, of_two_ranks):
-    rows, model, log, _ = train(2, dies=True, lora_dropout=0.1, epochs=2)
+    """It is killed within the second epoch, whose order of rows it must keep."""
+    rows, model, log, _ = train(2, dies=True, lora_dropout=0.1, epochs=2, micro_batch_size=4)
     assert not (model.parent / "partial").exists()
     assert "signal 9" in log
-    assert re.search(r"continues after checkpoint-\d", log)
+    assert "continues after checkpoint-6" in log
     expected = of_two_ranks[0]
     assert "16 answers of the base model took" in log
     assert losses(rows) == losses(expected)
@@ -297,6 +301,51 @@ def test_the_tokens_are_those_of_each_row_alone(form, folder, tmp_path, library_
     assert process.returncode == 0, process.stderr
     expected, found = json.loads(process.stdout.splitlines()[-1])
     assert found == expected
+
+
+CUT = """
+import json, sys
+from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
+from kfp_distributed.trainers.language_training.supervised_tuning import describe_tokens, supervised_tuning
+prompts, talks = json.loads(sys.argv[1])
+for rows, validation, options in (
+    (prompts, prompts[:3], {}),
+    (prompts, prompts[:3], {"packing": True}),
+    (talks, [], {"loss_on": "assistant"}),
+    (talks, [], {}),
+    (prompts[:1], [], {}),
+    (prompts[:1], [], {"packing": True}),
+    (prompts, prompts[:1], {}),
+    (prompts, prompts[:1], {"packing": True}),
+):
+    parameters = LanguageModelParameters(sys.argv[2], batch_size=1, max_length=26, **options)
+    try:
+        print(describe_tokens(supervised_tuning(parameters, rows, validation, "checkpoints", 1), rows, validation))
+    except ValueError as error:
+        print(f"ValueError: {error}")
+"""
+
+
+def test_rows_without_a_token_that_counts_before_max_length_are_named(folder, tmp_path, library_archive):
+    """The prompts of the first, third and fifth row have more than 26 tokens."""
+    prompts = [{"prompt": "one " * (1 if number % 2 else 40), "completion": "two"} for number in range(5)]
+    roles = {"prompt": "user", "completion": "assistant"}
+    talks = [{"messages": [{"role": roles[key], "content": text} for key, text in row.items()]} for row in prompts]
+    program = forked(environment("torch2"), "-c", CUT, json.dumps([prompts, talks]), folder / "tiny-llama")
+    variables = {**os.environ, "PYTHONPATH": str(library_archive)}
+    process = subprocess.run(program, check=False, capture_output=True, text=True, cwd=tmp_path, env=variables)
+    assert process.returncode == 0, process.stderr
+    plain, packed, assistant, everything, *refused = process.stdout.splitlines()[-8:]
+    without = "have no effect: no token whose loss counts is among their first 26 (max_length)"
+    lost = "3 of all 5 rows and 2 of all 3 validation rows"
+    assert re.match(rf"2 rows of .*; {lost} ", plain)
+    assert re.match(rf"5 rows are packed into \d sequences of .*; {lost} ", packed)
+    assert re.match(r"2 rows of .*; 3 of all 5 rows ", assistant)
+    assert all(line.endswith(without) for line in (plain, packed, assistant))
+    assert re.fullmatch(r"5 rows of .*; 5 have max_length 26 or are cut to it", everything)
+    for number, line in enumerate(refused):
+        what = "validation rows" if number > 1 else "rows"
+        assert line.startswith(f"ValueError: max_length is 26, and all 1 {what} {without[:14]}"), line
 
 
 def test_a_tuned_model_can_be_tuned_and_is_checked(train):

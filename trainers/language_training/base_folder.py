@@ -1,7 +1,9 @@
 """The folder of the language model that is fine-tuned: fetched once for all ranks of a replica."""
 
 import fcntl
+import logging
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,6 @@ from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
 from kfp_distributed.storage.errors import one_line
 from kfp_distributed.storage.files import describe_file
-from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.parallel import PARALLEL_TRANSFERS, run_in_parallel
 from kfp_distributed.trainers.programs.base_model import (
@@ -22,6 +23,7 @@ from kfp_distributed.trainers.programs.base_model import (
     is_in_store,
     model_hash,
     parse_hub,
+    stored_files,
 )
 from kfp_distributed.trainers.runtime.job_description import REPLICA_FOLDER_VARIABLE, STORE_SECONDS
 
@@ -39,14 +41,16 @@ _T = TypeVar("_T")
 def base_folder(address: str) -> Path:
     """Return the folder of a model in this replica. A model of a store or of the Hugging Face Hub is fetched into it.
 
-    One rank of the replica fetches it, and the others wait. A model that `train` or `export_model` has stored is
-    checked by the SHA-256 of its files.
+    One rank of the replica fetches it, and the others wait. Of a model with a model.json, the files that it names are
+    fetched and checked.
 
     Args:
         address: A folder, an address of a store such as s3://bucket/model, or hf://OWNER/NAME@REVISION.
 
     Raises:
         ValueError: There is no model.
+        OSError: The Hub refuses a request, or does not serve for a long time.
+        ModelIncomplete: Files of its model.json are missing.
         StorageError: The store fails.
     """
     hub = parse_hub(address)
@@ -79,28 +83,32 @@ def _names(folder: Path) -> list[str]:
 
 def _download(address: str, folder: Path) -> None:
     store = open_store(address, retry_seconds=STORE_SECONDS)
-    paths = [entry.key for entry in store.list()]
-    expected = {}
-    if MODEL_MANIFEST in paths:
-        expected = {entry.path: entry for entry in ModelManifest.from_json(store.read(MODEL_MANIFEST)).files}
     folder.mkdir(exist_ok=True)
-    fetched = [*filter(is_fetched, paths)]
-    run_in_parallel(lambda path: store.download(path, folder / path, expected.get(path)), fetched, PARALLEL_TRANSFERS)
+    run_in_parallel(
+        lambda file: store.download(file.path, folder / file.path, file if file.sha256 else None),
+        stored_files(store),
+        PARALLEL_TRANSFERS,
+    )
 
 
 def _download_from_hub(hub: HubModel, folder: Path) -> None:
     """Download a model. `snapshot_download` would return an incomplete folder if the Hub fails later."""
-    found = _retried(lambda: HfApi().model_info(hub.name, revision=hub.revision))
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # Its warnings have the signatures of files.
+    found = _retried(hub, lambda: HfApi().model_info(hub.name, revision=hub.revision))
     print(f"{hub.revision} is the commit {found.sha}", flush=True)
     run_in_parallel(
-        lambda path: _retried(lambda: hf_hub_download(hub.name, path, revision=found.sha, local_dir=folder)),
+        lambda path: _retried(hub, lambda: hf_hub_download(hub.name, path, revision=found.sha, local_dir=folder)),
         [file.rfilename for file in found.siblings or () if is_fetched(file.rfilename)],
         PARALLEL_TRANSFERS,
     )
 
 
-def _retried(request: Callable[[], _T]) -> _T:
-    """Return the result of a request to the Hub, which is repeated while the Hub does not answer or cannot serve."""
+def _retried(hub: HubModel, request: Callable[[], _T]) -> _T:
+    """Return the result of a request to the Hub, which is repeated while the Hub does not answer or cannot serve.
+
+    Raises:
+        OSError: It fails. Neither this error nor the log has the query of an address, which may be a signature.
+    """
     until, pause = time.monotonic() + STORE_SECONDS, 1.0
     while True:
         try:
@@ -110,10 +118,11 @@ def _retried(request: Callable[[], _T]) -> _T:
             cause = (isinstance(error, LocalEntryNotFoundError) and error.__cause__) or error
             status = getattr(getattr(cause, "response", None), "status_code", None)
             is_connection = bool(_CONNECTION_ERRORS & {kind.__name__ for kind in type(cause).__mro__})
+            text = re.sub(r"\?[^\s'\"]+", "?***", one_line(f"{type(cause).__name__}: {cause}"))
             may_pass = is_connection if status is None else status in _TRANSIENT
             if not may_pass or isinstance(cause, OfflineModeIsEnabled) or time.monotonic() + pause > until:
-                raise cause from None
-            print(f"the Hub is not available ({one_line(cause)}); next attempt in {pause:g} s", flush=True)
+                raise OSError(f"base_model hf://{hub.name}@{hub.revision} cannot be fetched: {text}") from None
+            print(f"the Hub is not available ({text}); next attempt in {pause:g} s", flush=True)
             time.sleep(pause)
             pause = min(2 * pause, 30)
 

@@ -29,21 +29,22 @@ _FORMS = (("messages", "tools"), ("prompt", "completion", "tools"), ("text",))
 class UpdateSampler(Sampler[int]):  # type: ignore[misc]  # Its types are those of an optional package.
     """The rows in the order of `update_order`, which accelerate divides among the ranks.
 
+    The number of the epoch is that of the next update. A sampler with `set_epoch` would not always be told: accelerate
+    does not forward it if batches of an epoch are skipped after a restart and there are several ranks.
+
     Args:
         rows: Number of all rows.
         batch_size: Rows of an update, over all ranks.
         seed: Seed of the order.
+        updates: Returns the number of updates so far.
     """
 
-    def __init__(self, rows: int, batch_size: int, seed: int) -> None:
-        self._rows, self._batch_size, self._seed, self._epoch = rows, batch_size, seed, 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the number of the epoch, from 0. The Trainer calls it."""
-        self._epoch = epoch
+    def __init__(self, rows: int, batch_size: int, seed: int, updates: Callable[[], int]) -> None:
+        self._rows, self._batch_size, self._seed, self._updates = rows, batch_size, seed, updates
 
     def __iter__(self) -> Iterator[int]:
-        yield from update_order(self._rows, self._batch_size, self._seed, self._epoch).tolist()
+        epoch = self._updates() * self._batch_size // len(self)
+        yield from update_order(self._rows, self._batch_size, self._seed, epoch).tolist()
 
     def __len__(self) -> int:
         return math.ceil(self._rows / self._batch_size) * self._batch_size
@@ -56,7 +57,7 @@ class SupervisedTuning(SFTTrainer):  # type: ignore[misc]  # Its types are those
         rows = len(self.train_dataset if train_dataset is None else train_dataset)
         arguments = self.args
         size = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
-        return UpdateSampler(rows, size, arguments.seed)
+        return UpdateSampler(rows, size, arguments.seed, lambda: self.state.global_step)
 
 
 def load_base(folder: Path, chat_template: str, method: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -168,12 +169,40 @@ def supervised_tuning(
     )
 
 
-def describe_tokens(trainer: SupervisedTuning) -> str:
-    """Return how many tokens the rows have, or the sequences into which they are packed."""
-    lengths = np.array([len(tokens) for tokens in trainer.train_dataset["input_ids"]])
-    longest, whole = trainer.args.max_length, "sequences" if trainer.args.packing else "rows"
-    text = f"{len(lengths):,} {whole} of {np.median(lengths):,.0f} tokens (median), {lengths.max():,} at most"
-    if trainer.args.packing:
-        return f"{text}, {lengths.sum() / (len(lengths) * longest):.0%} of max_length {longest:,}"
+def describe_tokens(trainer: SupervisedTuning, rows: Sequence[object], validation: Sequence[object]) -> str:
+    """Return how many tokens the rows have, or the sequences into which they are packed, and which rows have no effect.
+
+    Args:
+        trainer: The Trainer.
+        rows: All training rows.
+        validation: Validation rows; [] for none.
+
+    Raises:
+        ValueError: No training row, or no validation row, has an effect.
+    """
+    longest, prepared = trainer.args.max_length, trainer.train_dataset
+    splits = [(rows, prepared, "rows"), (validation, trainer.eval_dataset, "validation rows")]
+    lost = [(len(given) - _counting(dataset), len(given), what) for given, dataset, what in splits if given]
+    reason = f"no token whose loss counts is among their first {longest:,} (max_length)"
+    for number, total, what in lost:
+        if number == total:
+            raise ValueError(f"max_length is {longest}, and all {total:,} {what} have no effect: {reason}; increase it")
+    lengths = np.array([len(tokens) for tokens in prepared["input_ids"]])
+    packed, whole = (f"{len(rows):,} rows are packed into ", "sequences") if trainer.args.packing else ("", "rows")
+    text = f"{packed}{len(lengths):,} {whole} of {np.median(lengths):,.0f} tokens (median), {lengths.max():,} at most"
     cut = int((lengths >= longest).sum())
-    return f"{text}; {cut:,} have max_length {longest:,} or are cut to it" if cut else text
+    if packed:
+        text += f", {lengths.sum() / (len(lengths) * longest):.0%} of max_length {longest:,}"
+    elif cut:
+        text += f"; {cut:,} have max_length {longest:,} or are cut to it"
+    parts = " and ".join(f"{number:,} of all {total:,} {what}" for number, total, what in lost if number)
+    return f"{text}; {parts} have no effect: {reason}" if parts else text
+
+
+def _counting(dataset: Dataset) -> int:
+    """Return how many rows of a prepared dataset have a token that counts. Without packing, no others are left."""
+    if "seq_lengths" not in dataset.column_names:
+        return len(dataset)
+    packed = zip(dataset["labels"], dataset["seq_lengths"], strict=True)
+    rows = (row for labels, lengths in packed for row in np.split(np.array(labels), np.cumsum(lengths)[:-1]))
+    return sum(bool((row >= 0).any()) for row in rows)

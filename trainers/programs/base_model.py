@@ -1,4 +1,4 @@
-"""Addresses of the language models that are fine-tuned, and the files that they need (pure)."""
+"""Addresses of the language models that are fine-tuned, and the files that they need."""
 
 import hashlib
 import re
@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from kfp_distributed.storage.files import FileEntry
-from kfp_distributed.storage.model import MODEL_MANIFEST
+from kfp_distributed.storage.model import MODEL_MANIFEST, ReadableStore, verify_model
 
 NEEDED: Mapping[str, tuple[str, ...]] = {
     "config.json": ("config.json",),
@@ -71,6 +71,25 @@ def is_fetched(path: str) -> bool:
     Files in subfolders are not, nor is model.json, which tells how the model was made.
     """
     return "/" not in path and path != MODEL_MANIFEST and _has_any([path], PATTERNS)
+
+
+def stored_files(store: ReadableStore) -> tuple[FileEntry, ...]:
+    """Return the files of a model of a store that are fetched: those of its model.json, or else all.
+
+    Args:
+        store: A Store whose root is the model's folder.
+
+    Returns:
+        The files. The SHA-256 is "" without a model.json.
+
+    Raises:
+        ModelIncomplete: Files of the model.json are missing or have another size.
+        StorageError: The store cannot be read.
+    """
+    files = tuple(FileEntry(entry.key, entry.size, "") for entry in store.list())
+    if any(file.path == MODEL_MANIFEST for file in files):
+        files = verify_model(store).files
+    return tuple(file for file in files if is_fetched(file.path))
 
 
 def _has_any(names: Iterable[str], patterns: Iterable[str]) -> bool:

@@ -19,10 +19,11 @@ from kfp_distributed.components.train.run.training_request.datasets import (
     check_trainable,
 )
 from kfp_distributed.components.train.run.training_request.resume import CHECKPOINTS, METRICS
+from kfp_distributed.storage.model import ModelIncomplete
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.shards import fetch_manifest
 from kfp_distributed.storage.uri import join_uri, parse_uri, uri_beside
-from kfp_distributed.trainers.programs.base_model import check_files, is_in_store, parse_hub
+from kfp_distributed.trainers.programs.base_model import check_files, is_in_store, parse_hub, stored_files
 from kfp_distributed.trainers.programs.language_parameters import micro_batches
 from kfp_distributed.trainers.programs.program import (
     ELASTIC,
@@ -192,13 +193,13 @@ def _check_base_model(address: str) -> None:
     """
     try:
         if is_in_store(address):
-            check_files(address, [entry.key for entry in open_store(address).list()])
+            check_files(address, [file.path for file in stored_files(open_store(address))])
         elif not parse_hub(address) and not Path(address).is_absolute():
             raise ValueError(
                 f"base_model is {address!r}; allowed are an address such as s3://bucket/model, "
                 "hf://OWNER/NAME@REVISION, and the full path of a folder of each replica"
             )
-    except ValueError as error:
+    except (ModelIncomplete, ValueError) as error:
         raise ValueError(f"train_parameters of {LANGUAGE_MODEL}: {error}") from None
 
 

@@ -11,6 +11,7 @@ from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.parallel import run_in_parallel
 from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import join_uri
+from kfp_distributed.trainers.programs.program import LANGUAGE_MODEL
 from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import (
     StoredCheckpoints,
     complete_checkpoints,
@@ -67,10 +68,19 @@ def check_resume(resume_from: str, description: JobDescription) -> bool:
         Whether to copy the checkpoints of the other training. False if this training has a complete checkpoint itself.
 
     Raises:
-        ValueError: The folder of the other training has no complete checkpoint, or all of them were rejected.
+        ValueError: The folder of the other training has no complete checkpoint, or all of them were rejected. Or the
+            trainer is `language_model`, which cannot continue with other rows or more epochs.
     """
     if not resume_from or _has_checkpoint(description.checkpoint_uri):
         return False
+    if description.program.get("trainer") == LANGUAGE_MODEL:
+        # The Trainer of transformers counts updates alone: it would skip rows of another dataset, and begin the new
+        # epochs with the learning rate 0.
+        raise ValueError(
+            f"resume_from = {resume_from!r}: {LANGUAGE_MODEL} does not continue the training of another run. Leave "
+            "resume_from empty, and set base_model to the model of that training, saved with export = 'merged' or with "
+            "method = 'full'. A run that has failed continues after its own checkpoints when it is retried"
+        )
     try:
         stored = list_checkpoints(open_store(join_uri(resume_from, CHECKPOINTS)))
         if _usable(stored):
