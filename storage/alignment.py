@@ -5,13 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from kfp_distributed.storage.dataset import DatasetManifest
+from kfp_distributed.storage.dataset import JSON_KINDS, DatasetManifest
 
 # What must be equal. Mean and deviation need not be: those of the training data count.
 _COMPARED = ("kind", "dtype", "shape", "vocabulary")
-
-JSON_KINDS = ("conversation", "list<object>")
-"""The source_type of columns of JSON texts, whose type is that of other texts."""
 
 
 def align(manifest: DatasetManifest, columns: Sequence[Mapping[str, Any]], label: Mapping[str, Any]) -> DatasetManifest:
@@ -48,17 +45,27 @@ def align(manifest: DatasetManifest, columns: Sequence[Mapping[str, Any]], label
         for key, value in values.items():
             if own[name][1][key] != value:
                 raise ValueError(_difference(f"the {key} of column {name!r} is", own[name][1][key], value))
+    for column in columns:
+        other = own[column["name"]][0].source_type
+        if _meaning(column, other) != _meaning(column, column.get("source_type", other)):
+            what = f"the source_type of column {column['name']!r} is"
+            raise ValueError(_difference(what, other, column["source_type"]))
     return replace(manifest, columns=tuple(own[name][0] for name in trained))
 
 
 def _compared(column: Mapping[str, Any]) -> dict[str, Any]:
-    compared = {
+    return {
         key: list(column[key]) if isinstance(column[key], list | tuple) else column[key]
         for key in _COMPARED
         if key in column
     }
-    source_type = column.get("source_type")
-    return {**compared, "source_type": source_type if source_type in JSON_KINDS else ""}
+
+
+def _meaning(column: Mapping[str, Any], source_type: str) -> str:
+    """Return what the values are that have the type of others: JSON texts, or days; "" for what they look like."""
+    if column["kind"] == "number":
+        return "date" * source_type.startswith("date")
+    return source_type if source_type in JSON_KINDS else ""
 
 
 def _difference(what: str, value: object, trained: object) -> str:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:  # The `train` step runs without Arrow.
     import pyarrow as pa
 
 DATASET_MANIFEST = "dataset.json"
+JSON_KINDS: tuple[Literal["conversation", "list<object>"], ...] = ("conversation", "list<object>")
+"""The source_type of kept columns of JSON texts, whose type is that of other texts."""
 _FORMAT = "kfp-distributed-dataset-4"
 _READ_FORMATS = (*(f"kfp-distributed-dataset-{number}" for number in (1, 2, 3)), _FORMAT)
 _DTYPES = {"number": ("float32",), "category": ("int32",), "tensor": ("uint8", "float32")}

@@ -7,8 +7,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from kfp_distributed.storage.alignment import JSON_KINDS
-from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest
+from kfp_distributed.storage.dataset import DATASET_MANIFEST, JSON_KINDS, DatasetManifest
 
 __all__ = ["language_rows"]
 

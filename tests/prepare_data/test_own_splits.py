@@ -294,7 +294,7 @@ WRONG_VALUES = {
         ),
         ({"d": 7}, "column 'd' has values of type int64, where dates and times .* are needed: write dates"),
         ({"x": "soon"}, "column 'x' has 'soon', but numbers in the training rows: write numbers"),
-        ({"k": ["a"]}, "column 'k' has values of type list<.*, not list<.*Write this type in all files"),
+        ({"k": ["a"]}, "which does not fit the type of the column, list<.*: write this type in all files"),
         ({"k": 7}, "column 'k' has values of type int64, not list<.*Write this type in all files"),
     ],
 }

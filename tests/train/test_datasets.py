@@ -144,6 +144,8 @@ def kept(*names, **others):
         (["prompt", "completion"], "assistant", "auto, completion, all"),
         (["instruction", "input", "output"], "assistant", "auto, completion, all"),
         (["text"], "assistant", "auto, all"),
+        (["messages", "prompt", "completion"], "completion", "auto, assistant, all"),
+        (["conversations", "instruction", "output"], "completion", "auto, assistant, all"),
     ],
 )
 def test_the_rows_of_a_language_model_have_the_tokens_whose_loss_counts(names, loss_on, allowed):
@@ -157,8 +159,26 @@ def test_the_rows_of_a_language_model_have_the_tokens_whose_loss_counts(names, l
 def test_the_validation_rows_of_a_language_model_have_the_kinds_of_its_training_rows(kind):
     texts, values = kept("prompt", "completion"), kept("prompt", "completion", prompt=kind)
     for train, validation in ((texts, values), (values, texts)):
-        with pytest.raises(ValueError, match=r"validation_dataset does not fit .*source_type of column 'prompt' is"):
+        with pytest.raises(
+            ValueError, match=r"validation_dataset does not fit .*source_type of column 'prompt' is '\w"
+        ):
             check_datasets(train, validation, 1)
+
+
+@pytest.mark.parametrize("kind", ["text", ""])
+def test_the_validation_rows_of_a_language_model_were_checked_too(kind):
+    train, validation = kept("prompt", "completion"), kept("prompt", "completion", completion=kind)
+    with pytest.raises(ValueError, match=r"^validation_dataset: column 'completion' .* was prepared as"):
+        check_trainable(train, "language_model", {}, validation)
+
+
+def test_dates_and_numbers_do_not_fit_each_other():
+    date, number = (replace(AGE, source_type=kind) for kind in ("date", ""))
+    for train, validation in ((date, number), (number, date)):
+        with pytest.raises(ValueError, match=r"validation_dataset does not fit .* the source_type of column 'age' is"):
+            check_datasets(manifest_of(SIZE, train), manifest_of(SIZE, validation), 1)
+    other = manifest_of(SIZE, replace(AGE, source_type="date %d.%m.%Y"), sha256=VALIDATION)
+    assert check_datasets(manifest_of(SIZE, date), other, 1) == []
 
 
 @pytest.mark.parametrize(

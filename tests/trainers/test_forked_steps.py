@@ -96,6 +96,21 @@ record(51, 60)
     assert [row["step"] for row in rows] == list(range(61))
 
 
+@pytest.mark.parametrize("begin", ["", 'record(0, 0, "loss")'])
+def test_it_removes_other_metrics_of_these_steps_too(begin, steps_of):
+    rows = steps_of(f"""
+def train():
+    record(4, 100)
+    record(100, 100, "val_loss")
+
+fork(train)()
+{begin}
+record(51, 60)
+""")
+    assert [row["step"] for row in rows] == list(range(61))
+    assert not any("val_loss" in row for row in rows)
+
+
 def test_a_fork_that_begins_again_removes_the_steps_of_another(steps_of):
     rows = steps_of("""
 fork(lambda: record(4, 100))()

@@ -352,6 +352,7 @@ def test_a_tuned_model_can_be_tuned_and_is_checked(train):
     """A model of `train` has the SHA-256 of its files, and answers as it did at the end of its training."""
     _, model, _, (_, adapted) = train(export="merged")
     rows, tuned, log, (tokens, answers) = train(base_model=f"file://{model}", method="full", learning_rate=1e-2)
+    assert re.match(r"\d+ rows of ", tokens)
     assert f"{tokens}; 1 ranks" in log
     assert len(answers) == 16
     assert [answer.base for answer in answers] == [answer.tuned for answer in adapted]

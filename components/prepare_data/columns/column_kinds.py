@@ -8,14 +8,12 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kfp_distributed.components.prepare_data.columns.conversations import CONVERSATION
 from kfp_distributed.components.prepare_data.columns.json_texts import OBJECTS
-from kfp_distributed.components.prepare_data.columns.list_texts import entry_type
 from kfp_distributed.components.prepare_data.columns.missing_texts import without_blanks_alone
-from kfp_distributed.components.prepare_data.columns.spelled_values import NUMBER, as_written
+from kfp_distributed.components.prepare_data.columns.spelled_values import NUMBER, as_written, number_names
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind
 from kfp_distributed.components.prepare_data.sources.read_rows import bounded
-from kfp_distributed.storage.dataset import Column
+from kfp_distributed.storage.dataset import JSON_KINDS, Column
 
 # Regular expression of the names that Arrow gives to the types that a column may have.
 _SCALARS = (
@@ -45,8 +43,6 @@ KEPT_CSV_TYPES: Mapping[TextKind, pa.DataType] = {"number": KEPT_NUMBERS, "digit
 REQUIRED_TEXT, OPTIONAL_TEXT = "required text", "optional text"
 """Kinds of texts of rows for language models, of which the first may not be empty. The step itself declares them."""
 TEXTS = ("text", REQUIRED_TEXT, OPTIONAL_TEXT)
-JSON_KINDS = (CONVERSATION, OBJECTS)
-"""Kinds of values that are kept as JSON texts."""
 
 KEPT_TYPES: Mapping[DeclaredKind, pa.DataType] = {
     **dict.fromkeys((*TEXTS, *JSON_KINDS), pa.string()),
@@ -187,45 +183,68 @@ def cast(name: str, values: pa.Array, kind: str, *, can_drop: bool = True) -> pa
 
 
 def cast_kept(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return the values of a kept column in another type. Floats and the entries of lists of floats are rounded to it.
+    """Return the values of a kept column in another type, in which they are the same. Floats are rounded to it.
+
+    Arrow itself makes True of 7, and numbers of times, and leaves out fields of structs that the other type lacks.
 
     Raises:
-        pa.ArrowInvalid: A value does not fit the type. For a float that is too large, Arrow itself returns infinity.
-        pa.ArrowNotImplementedError: The types have no values in common. Arrow itself makes numbers of booleans and
-            times, and booleans of numbers.
+        pa.ArrowInvalid: A value does not fit the type, or would be another one.
+        pa.ArrowNotImplementedError: The types have no values in common.
     """
-    found, wanted = entry_type(values.type), entry_type(kind)
-    families = {_family(found), _family(wanted)} - {"null"}
-    if len(families) == 2 and (found != values.type or ("number" in families and families & {"boolean", "time"})):
-        raise pa.ArrowNotImplementedError("values of one are not made of the other")
     # A list in a CSV or JSON Lines file is rounded as well, where nothing tells of which type its numbers are.
-    # The whole numbers that 64 bits do not hold are refused there.
-    is_rounded = (
-        wanted != kind and pa.types.is_floating(wanted) and (pa.types.is_floating(found) or wanted.bit_width < 64)
-    )
-    result = values.cast(options=pc.CastOptions(kind, allow_float_truncate=is_rounded))
-    if _infinities(result) > _infinities(values):
-        raise pa.ArrowInvalid(f"a number is too large for {kind}")
+    is_rounded = pa.types.is_list(kind) and kind.value_type in (pa.float16(), pa.float32())
+    # Arrow refuses whole numbers from 2**53 on, also those that a float is.
+    result = values.cast(options=pc.CastOptions(kind, allow_float_truncate=True))
+    if not _are_equal(values, result, may_round=is_rounded):
+        raise pa.ArrowInvalid(f"a value is no {kind}")
     return result
 
 
-def _family(kind: pa.DataType) -> str:
-    types = pa.types
-    if types.is_integer(kind) or types.is_floating(kind):
-        return "number"
-    if types.is_temporal(kind):
-        return "time"
-    if types.is_string(kind) or types.is_large_string(kind):
-        return "text"
-    return {"bool": "boolean"}.get(str(kind), "object" if types.is_nested(kind) else str(kind))
+def _are_equal(values: pa.Array, others: pa.Array, *, may_round: bool) -> bool:
+    """Return whether values are the same in the type to which Arrow has cast them.
+
+    Args:
+        values: The values.
+        others: The same, cast.
+        may_round: Whether whole numbers may be rounded to floats, as floats always may.
+    """
+    found, kind, types = plain_type(values.type), others.type, pa.types
+    is_text = types.is_string(found) or types.is_large_string(found) or types.is_binary(found)
+    if types.is_null(found) or types.is_string(kind) or types.is_large_string(kind):
+        return True
+    if types.is_nested(found):
+        parts = _parts_of(values, others)
+        return parts is not None and all(_are_equal(*pair, may_round=may_round) for pair in parts)
+    if is_text and (types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)):
+        texts, results = (number_names(part.cast(pa.string()), of_any_form=True) for part in (values, others))
+        return bool(texts.equals(results))
+    if is_text:  # Arrow refuses texts that are no times or booleans.
+        return True
+    if types.is_temporal(found) != types.is_temporal(kind):
+        return False
+    if types.is_floating(kind) and not types.is_integer(found):
+        return not types.is_floating(found) or _infinities(values) == _infinities(others)
+    try:
+        return may_round or pc.all(pc.equal(others.cast(values.type), values)).as_py() is not False
+    except pa.ArrowException:
+        return False
+
+
+def _parts_of(values: pa.Array, others: pa.Array) -> list[tuple[pa.Array, pa.Array]] | None:
+    """Return the entries of lists, keys and values of maps, or fields of structs in pairs; None if fields are lost."""
+    if pa.types.is_map(values.type):
+        return [(values.keys, others.keys), (values.items, others.items)]
+    if not pa.types.is_struct(values.type):
+        return [(values.flatten(), others.flatten())]
+    names = [field.name for field in values.type]
+    if not {*names} <= {field.name for field in others.type}:
+        return None
+    return [(values.field(name), others.field(name)) for name in names]
 
 
 def _infinities(values: pa.Array) -> int:
-    """Return the number of infinite floats in an array, or in lists."""
-    while pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
-        values = values.flatten()
     # Arrow does not know the function for 16-bit floats.
-    return pc.is_inf(values.cast(pa.float64())).true_count if pa.types.is_floating(values.type) else 0
+    return int(pc.is_inf(values.cast(pa.float64())).true_count)
 
 
 def texts_of(name: str, values: pa.Array, *, can_drop: bool = True) -> pa.Array:

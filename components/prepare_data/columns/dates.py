@@ -190,7 +190,7 @@ def date_kind(form: str) -> str:
 
 def form_of(kind: str) -> str:
     """Return the form of a kind that `date_kind` returns; that of ISO dates for other kinds."""
-    return kind.removeprefix("date").strip() if kind.startswith("date ") else ISO
+    return kind[5:].strip() if kind.startswith("date ") else ISO
 
 
 def iso_text(text: str, form: str) -> str:

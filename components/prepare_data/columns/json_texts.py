@@ -59,7 +59,8 @@ def objects_text(name: str, value: object, *, can_declare: bool = False) -> str 
     plain = json_value(value, "the list") if isinstance(value, list) else value
     if not isinstance(plain, list) or not all(isinstance(entry, dict) for entry in plain):
         as_text = f'set columns={{{name!r}: "text"}} if the source has texts'
-        advice = f", or {as_text}, or leave the column out (drop_columns)" if can_declare else ""
+        as_text = f", or {as_text}" * (name != "tools")  # A language model is not trained on such tools.
+        advice = f"{as_text}, or leave the column out (drop_columns)" if can_declare else ""
         raise ValueError(f'is {value!r:.{SHOWN}}, and no list of objects: write [{{"name": ...}}, ...]{advice}')
     return text_of_json(plain)
 

@@ -1,6 +1,7 @@
 """Values of Arrow as Python objects, with the times that Python does not have (pure)."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -20,11 +21,11 @@ def python_values(values: pa.Array, *, maps_are_dicts: bool = False) -> list[Any
     maps: Literal["strict"] | None = "strict" if maps_are_dicts else None
     try:
         return _cast(values, lambda kind: pa.string() if getattr(kind, "unit", "") == "ns" else kind, maps)
-    except (OverflowError, ValueError, KeyError) as error:
-        if len(values) == 1 and isinstance(error, KeyError):
-            return python_values(values)
+    except (OverflowError, ValueError, KeyError):
         if len(values) == 1:
-            return _cast(values, lambda kind: pa.string(), maps)
+            with suppress(KeyError, *((ValueError,) if maps_are_dicts else ())):
+                return _cast(values, lambda kind: pa.string(), maps)
+            return python_values(values)
         # What one value becomes must not depend on the others of its batch.
         size = max(1, len(values) // 64)
         parts = (values[begin : begin + size] for begin in range(0, len(values), size))

@@ -98,15 +98,15 @@ def lines_about_files(left_out: Iterable[LeftOut]) -> list[str]:
     return lines
 
 
-def lines_about_columns(names: Mapping[str, Sequence[str]], first: str, dropped: Collection[str]) -> list[str]:
+def lines_about_columns(names: Mapping[str, Sequence[str]], first: str, others: Collection[str]) -> list[str]:
     """Return one line if files have columns that the first file lacks, with the number of the columns and files.
 
     Args:
         names: Columns of each file.
         first: The file whose columns are read.
-        dropped: Columns that the user has named in drop_columns.
+        others: Columns that are read all the same, or that the user has named in drop_columns.
     """
-    known = {*names[first], *dropped}
+    known = {*names[first], *others}
     extra = {file: unknown for file, present in names.items() if (unknown := {*present} - known)}
     if not extra:
         return []

@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 
 from kfp_distributed.components.prepare_data.columns.column_kinds import (
-    JSON_KINDS,
     KEPT_TYPES,
     TEXTS,
     column_of,
@@ -19,6 +18,7 @@ from kfp_distributed.components.prepare_data.columns.conversations import CONVER
 from kfp_distributed.components.prepare_data.columns.date_columns import find_forms, open_dates
 from kfp_distributed.components.prepare_data.columns.dates import are_dates
 from kfp_distributed.components.prepare_data.columns.json_texts import OBJECTS
+from kfp_distributed.components.prepare_data.columns.row_forms import optional_columns
 from kfp_distributed.components.prepare_data.columns.split_times import time_type
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind, Options
 from kfp_distributed.components.prepare_data.sources.chunks import CountRows, FilePart, ignore_count, whole_file
@@ -35,7 +35,7 @@ from kfp_distributed.components.prepare_data.tables.json_files import (
 )
 from kfp_distributed.components.prepare_data.tables.table_format import Chosen
 from kfp_distributed.components.worker_pool.piece_tasks import RunTasks
-from kfp_distributed.storage.dataset import Column, Task
+from kfp_distributed.storage.dataset import JSON_KINDS, Column, Task
 
 FIRST_BYTES = 2**20
 """Bytes of a file whose keys and values are its first ones, as in CSV files."""
@@ -163,7 +163,7 @@ class JsonTable:
 
     def late_notes(self, names: Mapping[str, Sequence[str]], first: str) -> list[str]:
         """Return a line if later lines have keys that the first lines of the first file lack."""
-        known = {*names[first], *self._options.drop_columns}
+        known = {*names[first], *optional_columns(self._options), *self._options.drop_columns}
         keys = {key for later in (*names.values(), *self._later_keys.values()) for key in later} - known
         return lines_about_keys(sorted(keys), first)
 

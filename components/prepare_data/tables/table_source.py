@@ -61,7 +61,7 @@ def table_source(
     # The columns of the first source or of another dataset are inputs in any case.
     inputs, notes_about_index = (inputs, []) if options.inputs else _without_index(files, table, inputs)
     chosen = table.choose(files, inputs, [name for name in others if name not in inputs], codes, task)
-    notes = [] if table.may_lack_columns else lines_about_columns(names, first, options.drop_columns)
+    notes = [] if table.may_lack_columns else lines_about_columns(names, first, (*added, *options.drop_columns))
     if options.inputs:
         notes += lines_about_optional(everywhere, options)
     return Source(

@@ -1,6 +1,7 @@
 """Checkpoints in object storage: numbered folders. A checkpoint is complete once its manifest is beside its folder."""
 
 import json
+import os
 import re
 import shutil
 import threading
@@ -83,6 +84,10 @@ class CheckpointNumbers:
             self.unfinished.add(name := f"{number:08d}")
             return name
 
+    def begin_in_fork(self) -> None:
+        """Use a lock of this process, which is a fork."""
+        self._lock = threading.Lock()
+
     def begin_sharded(self, newest: int) -> str:
         """Return the name of the next sharded checkpoint.
 
@@ -97,6 +102,8 @@ class CheckpointNumbers:
 
 checkpoint_numbers = CheckpointNumbers()
 """Those of this process."""
+# A thread of the parent that held the lock is not in a fork.
+os.register_at_fork(after_in_child=checkpoint_numbers.begin_in_fork)
 
 
 def list_checkpoints(store: Store) -> StoredCheckpoints:

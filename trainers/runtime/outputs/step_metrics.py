@@ -112,8 +112,8 @@ def record_step(file: Path, step: int, steps: int, metrics: Mapping[str, Support
     those of up to 10 seconds.
 
     A step before the last one that this process has recorded, or that was in the file before, removes the points after
-    it: the training has begun again at a checkpoint. Of its own metrics, a step removes any points after it. Step 0
-    removes none. A metric that becomes NaN or infinite causes a warning.
+    it: the training has begun again at a checkpoint. So does a step before the last one of one of its metrics, also if
+    a fork has recorded that. Step 0 removes none. A metric that becomes NaN or infinite causes a warning.
 
     Only one process of a job should record steps, such as rank 0.
 

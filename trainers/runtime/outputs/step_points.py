@@ -35,6 +35,8 @@ class StepPoints:
         self.left_out: set[str] = set()
         self.last, self._interval = 0, 1
         self._points: dict[str, dict[int, tuple[int, float]]] = {}
+        self._newest: dict[str, int] = {}
+        """Last step of each metric."""
         for row in rows:
             self.add(int(row["step"]), {name: value for name, value in row.items() if name != "step"})
         self.last = self.last if last is None else last
@@ -43,8 +45,8 @@ class StepPoints:
         """Add the metrics of a step, and return those that are the first of their interval.
 
         A step before the last one removes the points after it, because the training has begun again at a checkpoint.
-        Of the metrics of the step, it also removes later points that another process has added, such as a fork whose
-        checkpoint this one continues. Step 0 removes none: a program may score the model before it loads the
+        So does a step before the last one of one of its metrics, which another process may have added, such as a fork
+        whose checkpoint this one continues. Step 0 removes none: a program may score the model before it loads the
         checkpoint.
 
         Args:
@@ -54,7 +56,9 @@ class StepPoints:
         interval = max(self._interval, interval_of(step))
         # After step 0, the next one says where the training goes on.
         last = step or self.last
-        if last < self.last or interval > self._interval:
+        begins_again = step and any(step < self._newest.get(name, 0) for name in metrics)
+        if begins_again or last < self.last or interval > self._interval:
+            self._newest = {name: min(newest, last) for name, newest in self._newest.items()} if step else self._newest
             self._points = {
                 name: {number // interval: (number, value) for number, value in points.values() if number <= last}
                 for name, points in self._points.items()
@@ -66,13 +70,11 @@ class StepPoints:
                 self.left_out.add(name)
                 continue
             points = self._points.setdefault(name, {})
-            # The points are in the order of their steps.
-            while step and points and points[newest := next(reversed(points))][0] > step:
-                del points[newest]
             if step // interval not in points:
                 first[name] = value
             if step or points.get(0, (0,))[0] == 0:
                 points[step // interval] = (step, value)
+                self._newest[name] = step or self._newest.get(name, 0)
         return first
 
     def rows(self) -> list[dict[str, float]]:

@@ -75,23 +75,29 @@ def check_choice(
         raise ValueError(f"train_parameters of {trainer}: {error}") from None
 
 
-def check_trainable(train: DatasetManifest, trainer: str, parameters: Mapping[str, Any]) -> None:
+def check_trainable(
+    train: DatasetManifest, trainer: str, parameters: Mapping[str, Any], validation: DatasetManifest | None = None
+) -> None:
     """Check that a built-in trainer can learn from a dataset.
 
     Args:
         train: Manifest of the training data.
         trainer: Name of the trainer.
         parameters: Its checked parameters.
+        validation: Manifest of the validation data, of which only rows for language models are checked. Default: None,
+            without such data.
 
     Raises:
         ValueError: The dataset has no label, or a column without a form as numbers, or no classes to be weighted. For
             `language_model`, it has no rows for language models, or not the tokens whose loss is to count.
     """
     if trainer == LANGUAGE_MODEL:
-        try:
-            check_language_rows(train)
-        except ValueError as error:
-            raise ValueError(f"train_dataset: {error}") from None
+        for name, manifest in (("train_dataset", train), ("validation_dataset", validation)):
+            try:
+                if manifest:
+                    check_language_rows(manifest)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
         _check_loss_on(train, parameters.get("loss_on", "auto"))
         return
     if train.label.task == "none":
@@ -112,8 +118,8 @@ def check_trainable(train: DatasetManifest, trainer: str, parameters: Mapping[st
 
 def _check_loss_on(train: DatasetManifest, loss_on: str) -> None:
     names = {column.name for column in train.columns}
-    has_completions = {"prompt", "completion"} <= names or {"instruction", "output"} <= names
     has_messages = bool({"messages", "conversations"} & names)
+    has_completions = not has_messages and ({"prompt", "completion"} <= names or {"instruction", "output"} <= names)
     allowed = ["auto", *["completion"] * has_completions, *["assistant"] * has_messages, "all"]
     if loss_on not in allowed:
         raise ValueError(

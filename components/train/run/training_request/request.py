@@ -100,7 +100,7 @@ def plan_job(request: Request) -> TrainingJob:
     train, validation = fetch_manifest(train_uri), fetch_manifest(validation_uri) if validation_uri else None
     trainer = program.name if program.kind == "trainer" else ""
     if trainer:
-        check_trainable(train, trainer, parameters)
+        check_trainable(train, trainer, parameters, validation)
     if trainer == LANGUAGE_MODEL:
         _check_base_model(parameters["base_model"])
     warnings = check_datasets(train, validation, 1 if program.rows == "all" else ranks)
