@@ -43,7 +43,9 @@ class MemoryEstimate(NamedTuple):
         return sum(self)
 
 
-def memory_estimate(size: ModelSize, parameters: LanguageModelParameters, ranks: int, at_once: int = TOKENS) -> MemoryEstimate:
+def memory_estimate(
+    size: ModelSize, parameters: LanguageModelParameters, ranks: int, at_once: int = TOKENS
+) -> MemoryEstimate:
     """Return the memory of a rank with a GPU that computes with bfloat16.
 
     Args:

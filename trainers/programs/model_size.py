@@ -3,21 +3,31 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+_ATTENTION_BIAS, _ALL_BIASES = ("attention_bias",), ("attention_bias", "mlp_bias")
+
 _FEATURES: Mapping[str, Mapping[str, Any]] = {
-    "llama": {},
-    "mistral": {},
-    "granite": {},
-    "qwen2": {"biases": "q k v"},
-    "qwen3": {"head": 128, "norms_of_heads": True},
-    "olmo2": {"norms_of_all_heads": True},
-    "olmo3": {"norms_of_all_heads": True},
-    "smollm3": {"ties": True},
-    "gemma": {"head": 256, "ties": True},
-    "gemma2": {"head": 256, "ties": True, "norms": 4},
-    "gemma3_text": {"head": 256, "ties": True, "norms": 4, "norms_of_heads": True},
+    "llama": {"biases": _ALL_BIASES},
+    "mistral": {"keys": 8},
+    "granite": {"biases": _ALL_BIASES},
+    "qwen2": {"keys": 32, "has_query_biases": True},
+    "qwen3": {"keys": 32, "head": 128, "norms_of_heads": True, "biases": _ATTENTION_BIAS},
+    "olmo2": {"norms_of_all_heads": True, "biases": _ATTENTION_BIAS},
+    "olmo3": {"norms_of_all_heads": True, "biases": _ATTENTION_BIAS},
+    "smollm3": {"keys": 4, "ties": True, "biases": _ALL_BIASES},
+    "gemma": {"keys": 16, "head": 256, "ties": True, "biases": _ATTENTION_BIAS},
+    "gemma2": {"keys": 4, "head": 256, "ties": True, "norms": 4, "biases": _ATTENTION_BIAS},
+    "gemma3_text": {
+        "keys": 4,
+        "head": 256,
+        "ties": True,
+        "norms": 4,
+        "norms_of_heads": True,
+        "biases": _ATTENTION_BIAS,
+    },
     "phi3": {"fuses": True},
 }
-"""What the layers of each model_type of transformers have beside those of Llama. Tests compare them with transformers."""
+"""What each model_type of transformers has in place of what Llama has: defaults of config.json, and parts of a layer.
+Tests compare them with transformers."""
 
 
 class ModelSize(NamedTuple):
@@ -28,7 +38,7 @@ class ModelSize(NamedTuple):
         width: Numbers of a token between the layers.
         heads: Numbers of a token in all heads of the queries.
         inner: Numbers of a token inside the feed-forward part of a layer.
-        linear: Name, inputs and outputs of each linear layer in a layer.
+        linear: Name, such as "mlp.up_proj", inputs and outputs of each linear layer in a layer.
         vocabulary: Number of tokens in the vocabulary.
         parameters: Number of all parameters.
     """
@@ -53,13 +63,13 @@ class ModelSize(NamedTuple):
             rank: The parameter lora_r.
             targets: The parameter lora_target_modules.
         """
-        ends = tuple(name.strip() for name in targets.split(","))
-        used = (size for size in self.linear if targets == "all-linear" or size[0].endswith(ends))
+        ends = tuple(f".{name.strip()}" for name in targets.split(","))
+        used = (size for size in self.linear if targets == "all-linear" or f".{size[0]}".endswith(ends))
         return self.layers * rank * sum(inputs + outputs for _, inputs, outputs in used)
 
 
 def model_size(config: Mapping[str, Any]) -> ModelSize | None:
-    """Return the size of a model; None if its model_type is none of those that are known.
+    """Return the size of a model; None if its model_type is none of those that are known, or its weights are quantized.
 
     Args:
         config: Content of config.json.
@@ -68,22 +78,29 @@ def model_size(config: Mapping[str, Any]) -> ModelSize | None:
         KeyError, TypeError, ValueError: It lacks a number.
     """
     kind = config.get("model_type")
-    if kind not in _FEATURES:
+    if kind not in _FEATURES or config.get("quantization_config"):
         return None
     features = _FEATURES[kind]
     width, inner, vocabulary = (int(config[name]) for name in ("hidden_size", "intermediate_size", "vocab_size"))
     layers, heads = int(config["num_hidden_layers"]), int(config["num_attention_heads"])
     head = int(config.get("head_dim") or features.get("head") or width // heads)
-    queries, keys = heads * head, int(config.get("num_key_value_heads") or heads) * head
+    queries = heads * head
+    keys = int(config.get("num_key_value_heads", features.get("keys")) or heads) * head
     linear = (
-        *(("q_proj", width, queries), ("k_proj", width, keys), ("v_proj", width, keys), ("o_proj", queries, width)),
-        *(("gate_proj", width, inner), ("up_proj", width, inner), ("down_proj", inner, width)),
+        ("self_attn.q_proj", width, queries),
+        ("self_attn.k_proj", width, keys),
+        ("self_attn.v_proj", width, keys),
+        ("self_attn.o_proj", queries, width),
+        ("mlp.gate_proj", width, inner),
+        ("mlp.up_proj", width, inner),
+        ("mlp.down_proj", inner, width),
     )
     if features.get("fuses"):
-        linear = (("qkv_proj", width, queries + 2 * keys), linear[3], ("gate_up_proj", width, 2 * inner), linear[6])
-    biases = (queries + 2 * keys + width) if config.get("attention_bias") else 0
-    biases = (queries + 2 * keys) if "biases" in features else biases
-    biases += (2 * inner + width) if config.get("mlp_bias") else 0
+        joint = ("self_attn.qkv_proj", width, queries + 2 * keys), ("mlp.gate_up_proj", width, 2 * inner)
+        linear = (joint[0], linear[3], joint[1], linear[6])
+    of_biases = {"attention_bias": queries + 2 * keys + width, "mlp_bias": 2 * inner + width}
+    biases = sum(of_biases[name] for name in features.get("biases", ()) if config.get(name))
+    biases += (queries + 2 * keys) * bool(features.get("has_query_biases"))
     norms = features.get("norms", 2) * width + 2 * head * bool(features.get("norms_of_heads"))
     norms += (queries + keys) * bool(features.get("norms_of_all_heads"))
     tables = 1 if config.get("tie_word_embeddings", features.get("ties", False)) else 2
