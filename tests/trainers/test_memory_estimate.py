@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from dataclasses import replace
 
 import pytest
 from environments import environment
@@ -10,6 +11,7 @@ from forked_replicas import forked
 
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
 from kfp_distributed.trainers.programs.memory_estimate import MemoryEstimate, memory_estimate
+from kfp_distributed.trainers.programs.memory_plan import describe_memory, fit_to_memory
 from kfp_distributed.trainers.programs.model_size import model_size
 
 
@@ -74,6 +76,53 @@ def test_the_parts_of_an_estimate():
     assert estimate(micro_batch_size=4).activations > 3 * lora.activations
     assert estimate(activation_checkpointing=False).activations > 8 * lora.activations
     assert estimate(max_length=4096).total > lora.total
+
+
+def test_the_line_for_the_log():
+    size, parameters = model_size(LLAMA_3_8B), LanguageModelParameters("x", micro_batch_size=1)
+    assert describe_memory(size, parameters, 4) == (
+        "base_model has 8,030,261,248 parameters, and 41,943,040 of an adapter are trained; a GPU needs about 18.4 GiB "
+        "for micro_batch_size 1 and max_length 2048: weights 15.1, gradients 0.3, optimizer 0.3, activations 1.2, "
+        "logits 0.0, CUDA 1.5 (an estimate)"
+    )
+    full = describe_memory(size, LanguageModelParameters("x", method="full"), 1)
+    assert full.startswith("base_model has 8,030,261,248 parameters, and all are trained; a GPU needs about 142.9 GiB ")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "gib", "rows"),
+    [({}, 80, 8), ({}, 24, 4), ({"batch_size": 30}, 24, 5), ({"micro_batch_size": 2}, 24, 2)],
+)
+def test_the_largest_micro_batch_that_fits(parameters, gib, rows):
+    given = LanguageModelParameters("x", **parameters)
+    fitting = fit_to_memory(model_size(LLAMA_3_8B), given, 1, gib * 2**30)
+    assert fitting == replace(given, micro_batch_size=rows)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "gib", "needed", "choices"),
+    [
+        ({}, 16, "18.3", "use GPUs with more memory, or a smaller model"),
+        ({"method": "full"}, 80, "135.3", "what fits: method lora (26.5 GiB)"),
+        (
+            {"method": "full", "activation_checkpointing": False},
+            80,
+            "150.4",
+            "what fits: method lora (76.0 GiB), or method lora and activation_checkpointing true (26.5 GiB)",
+        ),
+        (
+            {"micro_batch_size": 32},
+            24,
+            "54.7",
+            "what fits: micro_batch_size 4 (21.8 GiB), or max_length 1024 and micro_batch_size 8 (21.8 GiB)",
+        ),
+    ],
+)
+def test_what_needs_more_memory_is_refused_with_what_fits(parameters, gib, needed, choices):
+    given = LanguageModelParameters("x", **parameters)
+    with pytest.raises(ValueError, match=f" needs about {needed} GiB on each GPU ") as error:
+        fit_to_memory(model_size(LLAMA_3_8B), given, 1, gib * 2**30)
+    assert str(error.value).endswith(f"and worker_gpu_memory is {gib}.0 GiB; {choices}")
 
 
 COUNTED = """

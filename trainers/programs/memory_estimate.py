@@ -63,7 +63,7 @@ def memory_estimate(
     weights = 4 * trained if is_full else 2 * size.parameters + 4 * trained
     buckets = 4 * trained if ranks > 1 else 0
     before = 4 * trained if accumulation > 1 else 0
-    logits = 4 * min(tokens, at_once) * _ENTRIES + 8 * tokens * size.width
+    logits = 4 * min(tokens, at_once) * min(size.vocabulary, _ENTRIES) + 8 * tokens * size.width
     # Bytes that a layer keeps for its backward pass, those that it has for a moment, and those between two layers.
     kept = tokens * ((24 if is_full else 18) * size.width + 12 * size.heads + 8 * size.inner)
     passing = tokens * (8 * size.width + 6 * size.inner)

@@ -78,7 +78,7 @@ def model_size(config: Mapping[str, Any]) -> ModelSize | None:
         KeyError, TypeError, ValueError: It lacks a number.
     """
     kind = config.get("model_type")
-    if kind not in _FEATURES or config.get("quantization_config"):
+    if not isinstance(kind, str) or kind not in _FEATURES or config.get("quantization_config"):
         return None
     features = _FEATURES[kind]
     width, inner, vocabulary = (int(config[name]) for name in ("hidden_size", "intermediate_size", "vocab_size"))
@@ -86,7 +86,7 @@ def model_size(config: Mapping[str, Any]) -> ModelSize | None:
     head = int(config.get("head_dim") or features.get("head") or width // heads)
     queries = heads * head
     keys = int(config.get("num_key_value_heads", features.get("keys")) or heads) * head
-    linear = (
+    linear: tuple[tuple[str, int, int], ...] = (
         ("self_attn.q_proj", width, queries),
         ("self_attn.k_proj", width, keys),
         ("self_attn.v_proj", width, keys),
