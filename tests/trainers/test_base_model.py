@@ -179,5 +179,7 @@ def test_the_step_estimates_and_checks_the_memory_of_gpus(tmp_path, request_of_c
     for content in ("", "[]", '{"model_type": []}', '{"model_type": "llama"}', '{"model_type": "mamba"}'):
         (tmp_path / "config.json").write_text(content)
         assert planned("") == ({"base_model": f"file://{tmp_path}"}, ())
-        assert planned("80Gi")[1][0].startswith("worker_gpu_memory 80Gi is not checked: config.json of base_model ")
-    assert planned("", "hf://owner/model@main")[1] == planned("", "/models/base")[1] == ()
+        assert planned("80Gi")[1][0].startswith("worker_gpu_memory 80Gi is not checked: ")
+    for address in ("hf://owner/model@main", "/models/base"):
+        assert planned("", address) == ({"base_model": address}, ())
+        assert planned("80Gi", address)[0] == {"base_model": address}

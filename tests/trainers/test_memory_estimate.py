@@ -130,12 +130,12 @@ import json, sys, tempfile, torch
 from pathlib import Path
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM
-from kfp_distributed.trainers.programs.model_size import _FEATURES, model_size
+from kfp_distributed.trainers.programs.model_size import MODEL_TYPES, model_size
 
 small = dict(hidden_size=64, intermediate_size=176, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
              vocab_size=1000, pad_token_id=0, eos_token_id=1, bos_token_id=2)
 lines = {}
-for kind in _FEATURES:
+for kind in MODEL_TYPES:
     for extra in ({}, {"tie_word_embeddings": True}, {"attention_bias": True}, {"mlp_bias": True}, {"head_dim": 32}):
         folder = tempfile.mkdtemp()
         config = AutoConfig.for_model(kind, **small, **extra)

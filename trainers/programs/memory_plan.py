@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from kfp_distributed.trainers.programs.language_parameters import (
@@ -11,6 +12,11 @@ from kfp_distributed.trainers.programs.language_parameters import (
 )
 from kfp_distributed.trainers.programs.memory_estimate import MemoryEstimate, memory_estimate
 from kfp_distributed.trainers.programs.model_size import ModelSize
+
+PARTS = (*MemoryEstimate._fields[:-1], "CUDA")
+"""Names of the parts of a `MemoryEstimate` for users."""
+
+_MICRO_BATCHES = (1, 2, 4, 8)
 
 
 def gibibytes(number: int) -> str:
@@ -37,9 +43,26 @@ def describe_memory(size: ModelSize, parameters: LanguageModelParameters, ranks:
     )
 
 
+def memory_choices(
+    size: ModelSize, parameters: LanguageModelParameters, ranks: int
+) -> Iterator[tuple[LanguageModelParameters, MemoryEstimate]]:
+    """Yield choices of method, activation_checkpointing and micro_batch_size, with their estimates.
+
+    Args:
+        size: Size of the base model.
+        parameters: All other parameters.
+        ranks: Number of ranks.
+    """
+    rows = parameters.batch_size // ranks
+    for method, saves, number in product(("lora", "full"), (True, False), _MICRO_BATCHES):
+        if rows % number == 0:
+            change: Mapping[str, Any] = {"method": method, "activation_checkpointing": saves}
+            choice = replace(parameters, **change, micro_batch_size=number)
+            yield choice, memory_estimate(size, choice, ranks)
+
+
 def _parts(estimate: MemoryEstimate) -> str:
-    names = ["CUDA" if name == "context" else name for name in MemoryEstimate._fields]
-    return ", ".join(f"{name} {gibibytes(part)}" for name, part in zip(names, estimate, strict=True))
+    return ", ".join(f"{name} {gibibytes(part)}" for name, part in zip(PARTS, estimate, strict=True))
 
 
 def fit_to_memory(

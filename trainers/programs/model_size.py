@@ -29,6 +29,9 @@ _FEATURES: Mapping[str, Mapping[str, Any]] = {
 """What each model_type of transformers has in place of what Llama has: defaults of config.json, and parts of a layer.
 Tests compare them with transformers."""
 
+MODEL_TYPES = tuple(_FEATURES)
+"""Each model_type that `model_size` knows."""
+
 
 class ModelSize(NamedTuple):
     """Sizes of a decoder.

@@ -91,7 +91,7 @@ def plan_job(request: Request) -> TrainingJob:
     _check_distribution(program, specification)
     parameters = check_parameters(program, request.train_parameters)
     topology = plan_topology(specification)
-    ranks = _most_ranks(topology, specification)
+    ranks = most_ranks(topology, specification)
     _check_batch(program, parameters, ranks, specification)
     # Each replica has a working directory of its own.
     train_uri, validation_uri, model_uri, checkpoint_uri = (
@@ -160,7 +160,7 @@ def _check_distribution(program: Program, specification: DistributionSpecificati
         raise ValueError(f"tensorboard = true: {program.name} writes no logs, it has no parameter tensorboard_dir")
 
 
-def _most_ranks(topology: Topology, specification: DistributionSpecification) -> int:
+def most_ranks(topology: Topology, specification: DistributionSpecification) -> int:
     """Return how many ranks may read training rows at most: one for each slot. An elastic job may get more workers."""
     added = (specification.max_workers or specification.number_of_workers) - specification.number_of_workers
     return (len(topology.data_replicas) + added) * specification.slots_per_worker
