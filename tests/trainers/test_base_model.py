@@ -176,7 +176,9 @@ def test_the_step_estimates_and_checks_the_memory_of_gpus(tmp_path, request_of_c
     refused = r"^train_parameters of language_model: method full .* 135.3 GiB .*80.0 GiB; what fits: method lora \(26.5"
     with pytest.raises(ValueError, match=refused):
         planned("80Gi", method="full")
-    for content in ("", "[]", '{"model_type": []}', '{"model_type": "llama"}', '{"model_type": "mamba"}'):
+    contents = ["", "[]", "[" * 100_000, '{"model_type": []}', '{"model_type": "llama"}', '{"model_type": "mamba"}']
+    contents += [json.dumps({**CONFIG, "num_attention_heads": number}) for number in (0, -1, 1e400, 10**4000)]
+    for content in contents:
         (tmp_path / "config.json").write_text(content)
         assert planned("") == ({"base_model": f"file://{tmp_path}"}, ())
         assert planned("80Gi")[1][0].startswith("worker_gpu_memory 80Gi is not checked: ")

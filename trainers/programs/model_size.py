@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+_LARGEST = 10**7
+
 _ATTENTION_BIAS, _ALL_BIASES = ("attention_bias",), ("attention_bias", "mlp_bias")
 
 _FEATURES: Mapping[str, Mapping[str, Any]] = {
@@ -78,7 +80,7 @@ def model_size(config: Mapping[str, Any]) -> ModelSize | None:
         config: Content of config.json.
 
     Raises:
-        KeyError, TypeError, ValueError: It lacks a number.
+        ArithmeticError, KeyError, TypeError, ValueError: It lacks a number, or has one that cannot be.
     """
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in _FEATURES or config.get("quantization_config"):
@@ -87,6 +89,8 @@ def model_size(config: Mapping[str, Any]) -> ModelSize | None:
     width, inner, vocabulary = (int(config[name]) for name in ("hidden_size", "intermediate_size", "vocab_size"))
     layers, heads = int(config["num_hidden_layers"]), int(config["num_attention_heads"])
     head = int(config.get("head_dim") or features.get("head") or width // heads)
+    if not all(0 < number <= _LARGEST for number in (width, inner, vocabulary, layers, heads, head)):
+        raise ValueError(f"a size is not a number from 1 to {_LARGEST:,}")
     queries = heads * head
     keys = int(config.get("num_key_value_heads", features.get("keys")) or heads) * head
     linear: tuple[tuple[str, int, int], ...] = (

@@ -33,7 +33,7 @@ def read_size(address: str) -> ModelSize:
     try:
         content = open_store(address).read(_CONFIG) if is_in_store(address) else Path(address, _CONFIG).read_bytes()
         size = model_size(json.loads(content))
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"{_CONFIG} of {address} is not valid: {error!r}") from None
     if not size:
         raise ValueError(f"{address} has quantized weights, or a model_type that is none of {', '.join(MODEL_TYPES)}")
