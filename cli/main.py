@@ -11,6 +11,7 @@ _COMMANDS = {
     "doctor": "Check that a cluster is ready for training.",
     "compile": "Compile every component and pipeline to YAML.",
     "render": "Print the objects that a training would create.",
+    "estimate": "Estimate the memory that the fine-tuning of a language model needs on each GPU.",
     "schema": "Print the JSON Schema of a distribution_specification or of a split.",
     "jobs": "List the trainings of a namespace.",
     "watch": "Show the progress of a training.",

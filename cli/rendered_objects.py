@@ -11,13 +11,14 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from kfp_distributed.cluster_api.objects import Object
-from kfp_distributed.components.train.describe.distributions import parse_distribution
 from kfp_distributed.components.train.describe.manifests.cluster_settings import ClusterSettings, MpiVersion, Operator
 from kfp_distributed.components.train.describe.manifests.job_objects import plan_objects, settings_for
+from kfp_distributed.components.train.describe.specification import DistributionSpecification
+from kfp_distributed.components.train.describe.training_job import TrainingJob
 from kfp_distributed.components.train.run.runners.kubernetes.create.choose_operator import as_set
 from kfp_distributed.components.train.run.training_request.request import Request, plan_job
 from kfp_distributed.library.content import REPLICA_PACKAGES, read_library
-from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, Label, Shard
+from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard
 from kfp_distributed.storage.kubeflow.kfp_backend import (
     DEFAULT_PIPELINE_ROOT,
     KFP_NAMESPACE,
@@ -26,6 +27,7 @@ from kfp_distributed.storage.kubeflow.kfp_backend import (
     STORE_SERVICES,
 )
 from kfp_distributed.storage.kubeflow.kfp_store import StoreReference, environment_entries
+from kfp_distributed.trainers.programs.program import LANGUAGE_MODEL
 
 _RUN = f"{DEFAULT_PIPELINE_ROOT}/PIPELINE/RUN"
 _URIS: dict[str, Any] = {
@@ -43,34 +45,24 @@ _HEADER = """\
 _CLAIM = "# Created if there is no claim of this name. It has no owner, so it stays after the job is deleted.\n"
 
 
-def rendered_objects(
+def planned_job(
     train_specification: Mapping[str, Any],
     train_parameters: Mapping[str, Any],
     distribution_specification: Mapping[str, Any],
-    namespace: str,
-    mpi_version: MpiVersion,
-    operator: Operator | None = None,
-) -> list[Object]:
-    """Return the job, its ConfigMap, and the PersistentVolumeClaims that the step would create.
-
-    A TrainJob comes after its TrainingRuntime, which must exist before it.
+) -> TrainingJob:
+    """Return the job that the step would plan.
 
     Args:
         train_specification: train_specification of `train`.
         train_parameters: train_parameters of `train`.
         distribution_specification: distribution_specification of `train`.
-        namespace: Namespace of the job.
-        mpi_version: Version of MPIJob that is served.
-        operator: Operator that `auto` takes on the cluster. Default: the training operator.
 
     Raises:
         ValueError: One of the three dicts is wrong. The text is that of the step.
     """
     with tempfile.TemporaryDirectory() as folder:
-        # The step reads the number of rows, and nothing else of the dataset.
-        rows = 10**9
-        data = DatasetManifest("train", (), Label("label", ("",)), (Shard("rows", rows, 0, ""),), (rows,), 0, "")
-        Path(folder, DATASET_MANIFEST).write_text(data.to_json())
+        is_of_texts = isinstance(train_specification, Mapping) and train_specification.get("trainer") == LANGUAGE_MODEL
+        Path(folder, DATASET_MANIFEST).write_text(_dataset(is_of_texts=is_of_texts).to_json())
         job = plan_job(
             Request(
                 train_uri=folder,
@@ -81,7 +73,35 @@ def rendered_objects(
                 identity=("RUN", "train", "TASK"),
             )
         )
-    job = replace(job, description=replace(job.description, **_URIS))
+    return replace(job, description=replace(job.description, **_URIS))
+
+
+def _dataset(*, is_of_texts: bool) -> DatasetManifest:
+    """Return a dataset that any training accepts: of texts for `language_model`, or of rows with a label."""
+    rows = 10**9
+    shards = (Shard("rows", rows, 0, ""),)
+    if is_of_texts:
+        column = Column("text", "kept", "string", source_type="required text")
+        return DatasetManifest("train", (column,), Label("", task="none"), shards, (), 0, "", shuffled=True)
+    return DatasetManifest("train", (), Label("label", ("",)), shards, (rows,), 0, "")
+
+
+def rendered_objects(
+    job: TrainingJob, namespace: str, mpi_version: MpiVersion, operator: Operator | None = None
+) -> list[Object]:
+    """Return the job, its ConfigMap, and the PersistentVolumeClaims that the step would create.
+
+    A TrainJob comes after its TrainingRuntime, which must exist before it.
+
+    Args:
+        job: Job of `planned_job`.
+        namespace: Namespace of the job.
+        mpi_version: Version of MPIJob that is served.
+        operator: Operator that `auto` takes on the cluster. Default: the training operator.
+
+    Raises:
+        ValueError: The operator cannot run the job. The text is that of the step.
+    """
     store = StoreReference(f"{STORE_SERVICES[0]}.{KFP_NAMESPACE}:{STORE_PORT}", STORE_SECRET, namespace)
     settings = ClusterSettings(
         namespace, environment=tuple(environment_entries(store)), library=read_library(REPLICA_PACKAGES)
@@ -93,9 +113,13 @@ def rendered_objects(
     return [*runtime, objects.manifest, *objects.parts, *objects.claims]
 
 
-def operator_line(distribution_specification: Mapping[str, Any], operator: Operator | None) -> str:
-    """Return the comment about the operator of the job and the reason; "" for a Job. The arguments are those above."""
-    specification = parse_distribution(distribution_specification)
+def operator_line(specification: DistributionSpecification, operator: Operator | None) -> str:
+    """Return the comment about the operator of the job and the reason; "" for a Job.
+
+    Args:
+        specification: Specification of the job.
+        operator: Operator that `auto` takes on the cluster. Default: the training operator.
+    """
     if specification.distribution_type == "Job":
         return ""
     if specification.operator != "auto":
@@ -104,16 +128,16 @@ def operator_line(distribution_specification: Mapping[str, Any], operator: Opera
     return f"# Operator: {operator or 'training-operator'}, because {reason}.\n"
 
 
-def as_yaml(objects: list[Object], *, full: bool, operator: str = "") -> str:
+def as_yaml(objects: list[Object], *, full: bool, comments: str = "") -> str:
     """Return objects as YAML documents.
 
     Args:
         objects: Objects of `rendered_objects`.
         full: Whether to print the archive of the library in full.
-        operator: Line of `operator_line`. Default: none.
+        comments: Lines of comments that begin with "#". Default: none.
     """
     documents = [_document(item if full else _without_archives(item)) for item in objects]
-    return _HEADER.format(namespace=objects[0]["metadata"]["namespace"]) + operator + "".join(documents)
+    return _HEADER.format(namespace=objects[0]["metadata"]["namespace"]) + comments + "".join(documents)
 
 
 def _document(item: Object) -> str:

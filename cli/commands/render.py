@@ -5,7 +5,7 @@ from typing import Any, Literal
 import click
 
 from kfp_distributed.cli.options import JsonOrFile, WrongArgument, check_image, check_namespace
-from kfp_distributed.cli.rendered_objects import as_yaml, operator_line, rendered_objects
+from kfp_distributed.cli.rendered_objects import as_yaml, operator_line, planned_job, rendered_objects
 from kfp_distributed.components.train.describe.manifests.cluster_settings import Operator
 
 _JSON = JsonOrFile()
@@ -57,10 +57,9 @@ def command(
     }
     version = mpi_version or ("v1" if elastic else "v2beta1")
     try:
-        objects = rendered_objects(
-            train_specification, train_parameters, distribution_specification, namespace, version, operator
-        )
-        line = operator_line(distribution_specification, operator)
+        job = planned_job(train_specification, train_parameters, distribution_specification)
+        objects = rendered_objects(job, namespace, version, operator)
     except ValueError as error:
         raise WrongArgument(str(error)) from None
-    click.echo(as_yaml(objects, full=full, operator=line), nl=False)
+    comments = operator_line(job.specification, operator) + "".join(f"# {note}\n" for note in job.notes)
+    click.echo(as_yaml(objects, full=full, comments=comments), nl=False)

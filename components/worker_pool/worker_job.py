@@ -21,6 +21,7 @@ _VARIABLES = {RUNTIME_VARIABLE: "true"}
 SET_BY_THE_STEP = {
     "distribution_type": "the workers are always pods of a Job",
     "worker_gpus": "the step uses no GPUs",
+    "worker_gpu_memory": "the step uses no GPUs",
     "tensorboard": "the step writes no logs for TensorBoard",
 }
 """Keys of a `distribution_specification` that the workers of a step do not have, with the reason."""

@@ -9,7 +9,7 @@ import yaml
 from click.testing import CliRunner
 
 from kfp_distributed.cli.main import main
-from kfp_distributed.cli.rendered_objects import rendered_objects
+from kfp_distributed.cli.rendered_objects import planned_job, rendered_objects
 from kfp_distributed.components.train.describe.manifests import HASH_ANNOTATION
 from kfp_distributed.library.archive import make_archive, read_archive
 from kfp_distributed.library.content import REPLICA_PACKAGES, content_hash, read_library
@@ -206,7 +206,7 @@ def expected(found_hash):
 
 def test_a_volume_without_a_size_requires_an_existing_claim():
     volume = {"name": "corpus", "path": "/mnt/corpus", "read_only": True}
-    job, *others = rendered_objects({"command": ["run"]}, {}, {"volumes": [volume]}, "team", "v1")
+    job, *others = rendered_objects(planned_job({"command": ["run"]}, {}, {"volumes": [volume]}), "team", "v1")
     claims = [volume.get("persistentVolumeClaim") for volume in job["spec"]["template"]["spec"]["volumes"]]
     assert {"claimName": "corpus", "readOnly": True} in claims
     assert "PersistentVolumeClaim" not in {item["kind"] for item in others}

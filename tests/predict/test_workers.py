@@ -67,6 +67,8 @@ def test_wrong_rows_and_settings_are_refused_as_without_workers(tmp_path, source
     assert refused(**parameters, distribution_specification=workers) == refused(**parameters)
     assert "row 302" in refused(**parameters)
     assert "worker_gpus = 1" in refused(**parameters, distribution_specification={**workers, "worker_gpus": 1})
+    memory = {**workers, "worker_gpu_memory": "80Gi"}
+    assert "worker_gpu_memory = '80Gi'" in refused(**parameters, distribution_specification=memory)
     assert "number_of_workers is 0" in refused(**parameters, distribution_specification={"worker_cpus": 1})
 
 

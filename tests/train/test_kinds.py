@@ -92,7 +92,7 @@ def test_a_fraction_is_refused_where_an_integer_is_required(value):
     ("key", "similar"),
     [
         ("number_of_wrokers", "number_of_workers or number_of_parameter_servers"),
-        ("worker_gpu", "worker_gpus"),
+        ("worker_gpu", "worker_gpus or worker_gpu_memory"),
         ("num_worker", "min_workers or max_workers"),
     ],
 )

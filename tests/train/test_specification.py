@@ -31,6 +31,7 @@ DEFAULTS = DistributionSpecification(
     worker_cpus=None,
     worker_memory=None,
     worker_gpus=0,
+    worker_gpu_memory=None,
     gpu_resource="nvidia.com/gpu",
     launcher_cpus=None,
     launcher_memory=None,

@@ -92,6 +92,7 @@ KEYS_OF_ALL_TYPES = {
     "worker_cpus": CPU_VALUES,
     "worker_memory": MEMORY_VALUES,
     "worker_gpus": st.integers(0, 10_000),
+    "worker_gpu_memory": MEMORY_VALUES,
     "gpu_resource": st.just("amd.com/gpu"),
     "node_selector": st.dictionaries(NAMES, NAMES | st.just("2"), max_size=3),
     "tolerations": st.lists(TOLERATION, max_size=2),

@@ -1,5 +1,6 @@
 """The addresses of language models, and the files that they need."""
 
+import json
 import os
 import re
 import subprocess
@@ -117,6 +118,15 @@ def test_the_signature_of_a_file_of_the_hub_is_not_printed(tmp_path, monkeypatch
     assert re.match(failed, done.stderr.splitlines()[-1])
 
 
+@pytest.fixture
+def request_of_chats(tmp_path):
+    """A request to fine-tune a model with the rows of a manifest."""
+    columns, shards = (Column("messages", "kept", "string", source_type="conversation"),), (Shard("0", 9, 9, "0" * 64),)
+    manifest = DatasetManifest("train", columns, Label("", task="none"), shards, (), 0, "chats.jsonl", shuffled=True)
+    (tmp_path / DATASET_MANIFEST).write_text(manifest.to_json())
+    return Request(str(tmp_path), str(tmp_path / "model"), {"trainer": "language_model"}, ("run",))
+
+
 @pytest.mark.parametrize(
     ("base_model", "problem"),
     [
@@ -126,24 +136,57 @@ def test_the_signature_of_a_file_of_the_hub_is_not_printed(tmp_path, monkeypatch
         ("file://{folder}/pickled", "base_model is 'file://{folder}/pickled', which has no weights as *.safetensors"),
     ],
 )
-def test_the_step_refuses_a_model_that_cannot_be_fetched(tmp_path, base_model, problem):
+def test_the_step_refuses_a_model_that_cannot_be_fetched(tmp_path, request_of_chats, base_model, problem):
     for folder, weights in (("good", MODEL[1]), ("lost", MODEL[1]), ("pickled", "pytorch_model.bin")):
         (tmp_path / folder).mkdir()
         for name in ("config.json", weights, "tokenizer.json"):
             (tmp_path / folder / name).touch()
     lost = FileEntry("chat_template.jinja", 9, "0" * 64)
     (tmp_path / "lost" / MODEL_MANIFEST).write_text(ModelManifest(files=(lost,)).to_json())
-    columns, shards = (Column("messages", "kept", "string", source_type="conversation"),), (Shard("0", 9, 9, "0" * 64),)
-    manifest = DatasetManifest("train", columns, Label("", task="none"), shards, (), 0, "chats.jsonl", shuffled=True)
-    (tmp_path / DATASET_MANIFEST).write_text(manifest.to_json())
-    request = Request(
-        str(tmp_path),
-        str(tmp_path / "model"),
-        {"trainer": "language_model"},
-        ("run",),
-        train_parameters={"base_model": base_model.format(folder=tmp_path)},
-    )
+    request = replace(request_of_chats, train_parameters={"base_model": base_model.format(folder=tmp_path)})
     with pytest.raises(ValueError, match=re.escape(problem.format(folder=tmp_path))):
         plan_job(request)
     for address in (f"file://{tmp_path}/good", "/models/base", "hf://owner/model@main"):
         plan_job(replace(request, train_parameters={"base_model": address}))
+
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+}
+
+
+def test_the_step_estimates_and_checks_the_memory_of_gpus(tmp_path, request_of_chats):
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (tmp_path / name).write_text(json.dumps(CONFIG))
+
+    def planned(memory, address=f"file://{tmp_path}", **parameters):
+        distribution = {"worker_gpus": 1, **({"worker_gpu_memory": memory} if memory else {})}
+        given = {"base_model": address, **parameters}
+        job = plan_job(replace(request_of_chats, train_parameters=given, distribution_specification=distribution))
+        return job.description.parameters, job.notes
+
+    for address in (f"file://{tmp_path}", str(tmp_path)):
+        parameters, (note,) = planned("", address)
+        assert parameters == {"base_model": address}
+        assert note.startswith("base_model has 8,030,261,248 parameters, and 41,943,040 of an adapter are trained; ")
+    parameters, (note,) = planned("24Gi")
+    assert parameters == {"base_model": f"file://{tmp_path}", "micro_batch_size": 4}
+    assert "a GPU needs about 21.8 GiB for micro_batch_size 4 " in note
+    refused = r"^train_parameters of language_model: method full .* 135.3 GiB .*80.0 GiB; what fits: method lora \(26.5"
+    with pytest.raises(ValueError, match=refused):
+        planned("80Gi", method="full")
+    contents = ["", "[]", "[" * 100_000, '{"model_type": []}', '{"model_type": "llama"}', '{"model_type": "mamba"}']
+    contents += [json.dumps({**CONFIG, "num_attention_heads": number}) for number in (0, -1, 1e400, 10**4000)]
+    for content in contents:
+        (tmp_path / "config.json").write_text(content)
+        assert planned("") == ({"base_model": f"file://{tmp_path}"}, ())
+        assert planned("80Gi")[1][0].startswith("worker_gpu_memory 80Gi is not checked: ")
+    for address in ("hf://owner/model@main", "/models/base"):
+        assert planned("", address) == ({"base_model": address}, ())
+        assert planned("80Gi", address)[0] == {"base_model": address}

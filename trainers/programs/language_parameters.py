@@ -24,7 +24,7 @@ class LanguageModelParameters:
         epochs: Number of passes over all rows, including those of a checkpoint. Default: 1.
         batch_size: Rows in one update of the weights, over all ranks. Default: 32.
         micro_batch_size: Rows that a rank computes at once. 0 is the largest number up to 8 that divides the rows of a
-            rank. Default: 0.
+            rank and, with worker_gpu_memory, fits. Default: 0.
         learning_rate: Learning rate of the AdamW optimizer after the warm-up, from which it falls to 0 in a line. 0 is
             0.0002 for "lora" and 0.00002 for "full". Default: 0.
         warmup_ratio: Fraction of the updates, rounded down, before the first with the whole learning rate, from 0 to

@@ -76,6 +76,11 @@ class Distribution(Builder):
     worker_cpus: Quantity = dict_key(CPUS, "CPU limit of each worker.", default_text="the cluster's")
     worker_memory: Quantity = dict_key(MEMORY, "Memory limit of each worker.", default_text="the cluster's")
     worker_gpus: int | None = dict_key(COUNT, "Number of GPUs of each worker, evaluator and PyTorch master.", 0)
+    worker_gpu_memory: Quantity = dict_key(
+        MEMORY,
+        "Memory of each GPU, which language_model compares with its estimate; it requests nothing.",
+        default_text="unknown",
+    )
     gpu_resource: str | None = dict_key(RESOURCE_NAME, "Resource name of a GPU.", "nvidia.com/gpu")
     node_selector: Mapping[str, str] | None = dict_key(NODE_LABELS, "Node labels that the pods require.", {}, "none")
     tolerations: Sequence[Toleration | Mapping[str, object]] | None = dict_key(

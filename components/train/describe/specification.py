@@ -28,6 +28,7 @@ class DistributionSpecification:
     worker_cpus: str | None
     worker_memory: str | None
     worker_gpus: int
+    worker_gpu_memory: str | None
     gpu_resource: str
     launcher_cpus: str | None
     launcher_memory: str | None

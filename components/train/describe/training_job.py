@@ -24,6 +24,7 @@ class TrainingJob:
         labels: Values of the labels "run" and "task", which identify the job for users, and those of `TaskPath.labels`.
             Valid as Kubernetes labels.
         warnings: Remarks about the request, for the log.
+        notes: Lines about the job for the log that are no warnings.
     """
 
     name: str
@@ -34,5 +35,6 @@ class TrainingJob:
     environment: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     module: str = ""
     pod_variables: Mapping[str, str] = field(default_factory=dict)

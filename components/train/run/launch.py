@@ -119,6 +119,8 @@ def launch(
     resumes_other = check_resume(request.resume_from, description)
     for warning in job.warnings:
         on_fact(JobEvent(clock(), warning, "WARNING"))
+    for note in job.notes:
+        on_fact(JobEvent(clock(), note))
     # From here on: a previous attempt of this step may have left the job, which a cancel must delete as well.
     with ended_by_signals(runner.stop):
         if model_of_request(open_store(description.model_uri), description.request):

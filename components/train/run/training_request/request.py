@@ -18,6 +18,7 @@ from kfp_distributed.components.train.run.training_request.datasets import (
     check_datasets,
     check_trainable,
 )
+from kfp_distributed.components.train.run.training_request.gpu_memory import plan_memory
 from kfp_distributed.components.train.run.training_request.resume import CHECKPOINTS, METRICS
 from kfp_distributed.storage.model import ModelIncomplete
 from kfp_distributed.storage.opener import open_store
@@ -90,7 +91,7 @@ def plan_job(request: Request) -> TrainingJob:
     _check_distribution(program, specification)
     parameters = check_parameters(program, request.train_parameters)
     topology = plan_topology(specification)
-    ranks = _most_ranks(topology, specification)
+    ranks = most_ranks(topology, specification)
     _check_batch(program, parameters, ranks, specification)
     # Each replica has a working directory of its own.
     train_uri, validation_uri, model_uri, checkpoint_uri = (
@@ -101,8 +102,10 @@ def plan_job(request: Request) -> TrainingJob:
     trainer = program.name if program.kind == "trainer" else ""
     if trainer:
         check_trainable(train, trainer, parameters, validation)
+    note = ""
     if trainer == LANGUAGE_MODEL:
         _check_base_model(parameters["base_model"])
+        parameters, note = _plan_memory(parameters, ranks, specification)
     warnings = check_datasets(train, validation, 1 if program.rows == "all" else ranks)
     if program.reads_store:
         check_choice(parameters, trainer, train, validation)
@@ -127,7 +130,8 @@ def plan_job(request: Request) -> TrainingJob:
     )
     labels = {"run": label_value(request.identity[0]), "task": label_value(request.task_name)}
     labels |= {name: label_value(text) for name, text in request.task_path.labels.items()}
-    return TrainingJob(name, topology, specification, description, labels=labels, warnings=tuple(warnings))
+    notes = (note,) if note else ()
+    return TrainingJob(name, topology, specification, description, labels=labels, warnings=tuple(warnings), notes=notes)
 
 
 def _check_distribution(program: Program, specification: DistributionSpecification) -> None:
@@ -156,7 +160,7 @@ def _check_distribution(program: Program, specification: DistributionSpecificati
         raise ValueError(f"tensorboard = true: {program.name} writes no logs, it has no parameter tensorboard_dir")
 
 
-def _most_ranks(topology: Topology, specification: DistributionSpecification) -> int:
+def most_ranks(topology: Topology, specification: DistributionSpecification) -> int:
     """Return how many ranks may read training rows at most: one for each slot. An elastic job may get more workers."""
     added = (specification.max_workers or specification.number_of_workers) - specification.number_of_workers
     return (len(topology.data_replicas) + added) * specification.slots_per_worker
@@ -200,6 +204,16 @@ def _check_base_model(address: str) -> None:
                 "hf://OWNER/NAME@REVISION, and the full path of a folder of each replica"
             )
     except (ModelIncomplete, ValueError) as error:
+        raise ValueError(f"train_parameters of {LANGUAGE_MODEL}: {error}") from None
+
+
+def _plan_memory(
+    parameters: Mapping[str, Any], ranks: int, specification: DistributionSpecification
+) -> tuple[dict[str, Any], str]:
+    """Return the result of `plan_memory`. Its errors name the trainer."""
+    try:
+        return plan_memory(parameters, ranks, specification.worker_gpu_memory)
+    except ValueError as error:
         raise ValueError(f"train_parameters of {LANGUAGE_MODEL}: {error}") from None
 
 

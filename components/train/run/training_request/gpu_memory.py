@@ -1,0 +1,65 @@
+"""The memory that a fine-tuning needs on each GPU: estimated by the config.json of its model, before it starts."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kfp_distributed.components.train.describe.value_kinds import bytes_of
+from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.opener import open_store
+from kfp_distributed.trainers.programs.base_model import is_in_store, parse_hub
+from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
+from kfp_distributed.trainers.programs.memory_plan import describe_memory, fit_to_memory
+from kfp_distributed.trainers.programs.model_size import MODEL_TYPES, ModelSize, model_size
+
+_CONFIG = "config.json"
+
+
+def read_size(address: str) -> ModelSize:
+    """Return the size of a base_model of a store or of a folder of this machine.
+
+    Raises:
+        ValueError: It is of the Hugging Face Hub, its model_type is none of MODEL_TYPES, its weights are quantized, or
+            its config.json is not valid.
+        OSError: The folder has no config.json.
+        StorageError: The store has none, or cannot be read.
+    """
+    if hub := parse_hub(address):
+        raise ValueError(
+            f"{address} is not read here: run `hf download {hub.name} config.json --revision {hub.revision} "
+            "--local-dir FOLDER`, and pass the folder"
+        )
+    try:
+        content = open_store(address).read(_CONFIG) if is_in_store(address) else Path(address, _CONFIG).read_bytes()
+        size = model_size(json.loads(content))
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise ValueError(f"{_CONFIG} of {address} is not valid: {error!r}") from None
+    if not size:
+        raise ValueError(f"{address} has quantized weights, or a model_type that is none of {', '.join(MODEL_TYPES)}")
+    return size
+
+
+def plan_memory(parameters: Mapping[str, Any], ranks: int, gpu_memory: str | None) -> tuple[dict[str, Any], str]:
+    """Return the parameters of `language_model` for the memory of a GPU, and a line for the log; "" for none.
+
+    With a known memory of the GPUs and a known size of the model, micro_batch_size is set. The size is unknown if
+    `read_size` fails, such as for a folder that only replicas have. This is no error.
+
+    Args:
+        parameters: Its parameters, which are checked.
+        ranks: Number of ranks.
+        gpu_memory: worker_gpu_memory; None if it is unknown.
+
+    Raises:
+        ValueError: The training needs more memory. The message has the estimate and what fits.
+    """
+    try:
+        size = read_size(parameters["base_model"])
+    except (StorageError, OSError, ValueError) as error:
+        return {**parameters}, f"worker_gpu_memory {gpu_memory} is not checked: {error}" if gpu_memory else ""
+    planned = LanguageModelParameters(**parameters)
+    if not gpu_memory:
+        return {**parameters}, describe_memory(size, planned, ranks)
+    planned = fit_to_memory(size, planned, ranks, bytes_of(gpu_memory))
+    return {**parameters, "micro_batch_size": planned.micro_batch_size}, describe_memory(size, planned, ranks)

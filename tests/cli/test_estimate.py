@@ -1,0 +1,83 @@
+"""`kfp-distributed estimate`, and the estimate that `render` prints."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from kfp_distributed.cli.main import main
+
+LLAMA_3_8B = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+}
+
+TABLE = """\
+8,030,261,248 parameters, or 41,943,040 of an adapter (lora_r 16); max_length 1024, batch_size 4, ranks 2
+METHOD   ACTIVATION_CHECKPOINTING   MICRO_BATCH_SIZE   GIB     WEIGHTS   GRADIENTS   OPTIMIZER   ACTIVATIONS   LOGITS   CUDA   FITS
+lora     true                       1                  17.8    15.1      0.3         0.3         0.6           0.0      1.5    yes
+lora     true                       2                  18.3    15.1      0.2         0.3         1.2           0.0      1.5    yes
+lora     false                      1                  24.6    15.1      0.3         0.3         7.4           0.0      1.5    no
+lora     false                      2                  31.8    15.1      0.2         0.3         14.7          0.0      1.5    no
+full     true                       1                  164.7   29.9      59.8        59.8        13.5          0.1      1.5    no
+full     true                       2                  151.8   29.9      59.8        59.8        0.7           0.0      1.5    no
+full     false                      1                  172.2   29.9      59.8        59.8        21.1          0.0      1.5    no
+full     false                      2                  151.8   29.9      59.8        59.8        0.7           0.0      1.5    no
+"""  # noqa: E501
+
+
+@pytest.fixture
+def base(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_3_8B))
+    return tmp_path
+
+
+def estimate(address, parameters, distribution):
+    words = ["--train-parameters", json.dumps(parameters), "--distribution-specification", json.dumps(distribution)]
+    return CliRunner().invoke(main, ["estimate", "--base-model", str(address), *words])
+
+
+def test_a_table_of_what_fits(base):
+    ranks = {"distribution_type": "PyTorch", "number_of_workers": 1, "worker_gpus": 1, "worker_gpu_memory": "24Gi"}
+    done = estimate(f"file://{base}", {"max_length": 1024, "batch_size": 4}, ranks)
+    assert (done.exit_code, done.output) == (0, TABLE)
+    lines = estimate(base, {}, {}).output.splitlines()
+    assert lines[0].endswith("max_length 2048, batch_size 32, ranks 1")
+    assert lines[1].endswith(" CUDA")
+    assert len(lines) == 18
+
+
+@pytest.mark.parametrize(
+    ("address", "parameters", "distribution", "problem"),
+    [
+        ("hf://owner/model@main", {}, {}, "hf download owner/model config.json --revision main --local-dir FOLDER"),
+        ("/nowhere", {}, {}, "No such file or directory: '/nowhere/config.json'"),
+        ("{base}", {"epoch": 1}, {}, "language_model has no parameter 'epoch' to set"),
+        ("{base}", [], {}, "train_parameters is []; allowed: a dict"),
+        ("{base}", {}, {"worker_gpu_memory": "80"}, "worker_gpu_memory = '80' is not an amount of memory"),
+        ("{base}", {"batch_size": 5}, {"distribution_type": "PyTorch"}, "5, which cannot be divided among 3 ranks"),
+        ("{base}/other", {}, {}, "has quantized weights, or a model_type that is none of llama, "),
+    ],
+)
+def test_what_cannot_be_estimated_is_an_error_of_one_line(base, address, parameters, distribution, problem):
+    (base / "other").mkdir()
+    (base / "other" / "config.json").write_text('{"model_type": "mamba"}')
+    done = estimate(address.format(base=base), parameters, distribution)
+    assert (done.exit_code, done.output.count("\n")) == (2, 1)
+    assert problem in done.output
+
+
+def test_render_prints_the_estimate(base):
+    words = ["render", "--train-specification", '{"trainer": "language_model", "image": "x:1"}', "--train-parameters"]
+    words.append(json.dumps({"base_model": str(base)}))
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0
+    assert "\n# base_model has 8,030,261,248 parameters, and 41,943,040 of an adapter are trained; " in done.output
+    done = CliRunner().invoke(main, [*words, "--distribution-specification", '{"worker_gpu_memory": "16Gi"}'])
+    assert (done.exit_code, done.output.count("\n")) == (2, 1)
+    assert "needs about 18.3 GiB on each GPU" in done.output

@@ -1,0 +1,80 @@
+"""The memory of a GPU that a fine-tuning takes, before it starts (pure).
+
+Bytes for each parameter are those of the trainer `language_model`: an adapter of 32-bit floats with the 16 bits of what
+it belongs to, or 32 bits where all parameters are trained; gradients and two moments of AdamW of 32 bits each; and a
+copy of the gradients where ranks average them. The factors of activations were found by counting the bytes of tensors
+of small models of the type of Llama, see tests/trainers/test_memory_estimate.py.
+"""
+
+from typing import NamedTuple
+
+from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters, micro_batches
+from kfp_distributed.trainers.programs.model_size import ModelSize
+
+CONTEXT = 3 * 2**29
+"""Bytes that are no tensors: CUDA, its libraries, and what the allocator of PyTorch cannot use. An assumption."""
+
+TOKENS, _ENTRIES = 4096, 16384
+"""Logits that trl has at once, at most: of so many tokens, for so many entries of the vocabulary."""
+
+
+class MemoryEstimate(NamedTuple):
+    """Bytes on each GPU, in the moment in which they are the most.
+
+    Attributes:
+        weights: Weights, of the adapter too.
+        gradients: Gradients, and their copy in the buckets in which ranks average them.
+        optimizer: Moments of the optimizer.
+        activations: Activations of the tokens that a rank computes at once.
+        logits: Logits of them, and their gradients.
+        context: What is no tensor.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    logits: int
+    context: int = CONTEXT
+
+    @property
+    def total(self) -> int:
+        """All bytes."""
+        return sum(self)
+
+
+def memory_estimate(
+    size: ModelSize, parameters: LanguageModelParameters, ranks: int, at_once: int = TOKENS
+) -> MemoryEstimate:
+    """Return the memory of a rank with a GPU that computes with bfloat16.
+
+    Args:
+        size: Size of the base model.
+        parameters: Parameters of the trainer.
+        ranks: Number of ranks.
+        at_once: Tokens whose logits trl has at once. Default: TOKENS.
+
+    Raises:
+        ValueError: batch_size cannot be divided among the ranks.
+    """
+    rows, accumulation = micro_batches(parameters.batch_size, parameters.micro_batch_size, ranks)
+    tokens, is_full = rows * parameters.max_length, parameters.method == "full"
+    trained = size.parameters if is_full else size.adapter(parameters.lora_r, parameters.lora_target_modules)
+    weights = 4 * trained if is_full else 2 * size.parameters + 4 * trained
+    buckets = 4 * trained if ranks > 1 else 0
+    before = 4 * trained if accumulation > 1 else 0
+    logits = 4 * min(tokens, at_once) * min(size.vocabulary, _ENTRIES) + 8 * tokens * size.width
+    # Bytes that a layer keeps for its backward pass, those that it has for a moment, and those between two layers.
+    kept = tokens * ((24 if is_full else 18) * size.width + 12 * size.heads + 8 * size.inner)
+    passing = tokens * (8 * size.width + 6 * size.inner)
+    between = tokens * (4 if is_full else 2) * size.width
+    # Where all parameters are trained, autocast keeps their 16 bits until the end of the forward pass.
+    copies = 2 * size.layers * size.layer if is_full else 0
+    all_kept = size.layers * (between if parameters.activation_checkpointing else kept)
+    moments = [
+        (before, all_kept + copies, logits),
+        (before, all_kept + kept + passing if parameters.activation_checkpointing else all_kept + copies + passing, 0),
+        (4 * trained, kept + passing, 0),
+    ]
+    gradients, activations, logits = max(moments, key=sum)
+    return MemoryEstimate(weights, gradients + buckets, 8 * trained, activations, logits)

@@ -1,0 +1,116 @@
+"""The size of a language model, by its config.json (pure)."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+_LARGEST = 10**7
+
+_ATTENTION_BIAS, _ALL_BIASES = ("attention_bias",), ("attention_bias", "mlp_bias")
+
+_FEATURES: Mapping[str, Mapping[str, Any]] = {
+    "llama": {"biases": _ALL_BIASES},
+    "mistral": {"keys": 8},
+    "granite": {"biases": _ALL_BIASES},
+    "qwen2": {"keys": 32, "has_query_biases": True},
+    "qwen3": {"keys": 32, "head": 128, "norms_of_heads": True, "biases": _ATTENTION_BIAS},
+    "olmo2": {"norms_of_all_heads": True, "biases": _ATTENTION_BIAS},
+    "olmo3": {"norms_of_all_heads": True, "biases": _ATTENTION_BIAS},
+    "smollm3": {"keys": 4, "ties": True, "biases": _ALL_BIASES},
+    "gemma": {"keys": 16, "head": 256, "ties": True, "biases": _ATTENTION_BIAS},
+    "gemma2": {"keys": 4, "head": 256, "ties": True, "norms": 4, "biases": _ATTENTION_BIAS},
+    "gemma3_text": {
+        "keys": 4,
+        "head": 256,
+        "ties": True,
+        "norms": 4,
+        "norms_of_heads": True,
+        "biases": _ATTENTION_BIAS,
+    },
+    "phi3": {"fuses": True},
+}
+"""What each model_type of transformers has in place of what Llama has: defaults of config.json, and parts of a layer.
+Tests compare them with transformers."""
+
+MODEL_TYPES = tuple(_FEATURES)
+"""Each model_type that `model_size` knows."""
+
+
+class ModelSize(NamedTuple):
+    """Sizes of a decoder.
+
+    Attributes:
+        layers: Number of its layers.
+        width: Numbers of a token between the layers.
+        heads: Numbers of a token in all heads of the queries.
+        inner: Numbers of a token inside the feed-forward part of a layer.
+        linear: Name, such as "mlp.up_proj", inputs and outputs of each linear layer in a layer.
+        vocabulary: Number of tokens in the vocabulary.
+        parameters: Number of all parameters.
+    """
+
+    layers: int
+    width: int
+    heads: int
+    inner: int
+    linear: tuple[tuple[str, int, int], ...]
+    vocabulary: int
+    parameters: int
+
+    @property
+    def layer(self) -> int:
+        """Number of the weights of the linear layers in a layer."""
+        return sum(inputs * outputs for _, inputs, outputs in self.linear)
+
+    def adapter(self, rank: int, targets: str) -> int:
+        """Return the number of parameters of an adapter.
+
+        Args:
+            rank: The parameter lora_r.
+            targets: The parameter lora_target_modules.
+        """
+        ends = tuple(f".{name.strip()}" for name in targets.split(","))
+        used = (size for size in self.linear if targets == "all-linear" or f".{size[0]}".endswith(ends))
+        return self.layers * rank * sum(inputs + outputs for _, inputs, outputs in used)
+
+
+def model_size(config: Mapping[str, Any]) -> ModelSize | None:
+    """Return the size of a model; None if its model_type is none of those that are known, or its weights are quantized.
+
+    Args:
+        config: Content of config.json.
+
+    Raises:
+        ArithmeticError, KeyError, TypeError, ValueError: It lacks a number, or has one that cannot be.
+    """
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in _FEATURES or config.get("quantization_config"):
+        return None
+    features = _FEATURES[kind]
+    width, inner, vocabulary = (int(config[name]) for name in ("hidden_size", "intermediate_size", "vocab_size"))
+    layers, heads = int(config["num_hidden_layers"]), int(config["num_attention_heads"])
+    head = int(config.get("head_dim") or features.get("head") or width // heads)
+    if not all(0 < number <= _LARGEST for number in (width, inner, vocabulary, layers, heads, head)):
+        raise ValueError(f"a size is not a number from 1 to {_LARGEST:,}")
+    queries = heads * head
+    keys = int(config.get("num_key_value_heads", features.get("keys")) or heads) * head
+    linear: tuple[tuple[str, int, int], ...] = (
+        ("self_attn.q_proj", width, queries),
+        ("self_attn.k_proj", width, keys),
+        ("self_attn.v_proj", width, keys),
+        ("self_attn.o_proj", queries, width),
+        ("mlp.gate_proj", width, inner),
+        ("mlp.up_proj", width, inner),
+        ("mlp.down_proj", inner, width),
+    )
+    if features.get("fuses"):
+        joint = ("self_attn.qkv_proj", width, queries + 2 * keys), ("mlp.gate_up_proj", width, 2 * inner)
+        linear = (joint[0], linear[3], joint[1], linear[6])
+    of_biases = {"attention_bias": queries + 2 * keys + width, "mlp_bias": 2 * inner + width}
+    biases = sum(of_biases[name] for name in features.get("biases", ()) if config.get(name))
+    biases += (queries + 2 * keys) * bool(features.get("has_query_biases"))
+    norms = features.get("norms", 2) * width + 2 * head * bool(features.get("norms_of_heads"))
+    norms += (queries + keys) * bool(features.get("norms_of_all_heads"))
+    tables = 1 if config.get("tie_word_embeddings", features.get("ties", False)) else 2
+    weights = sum(inputs * outputs for _, inputs, outputs in linear)
+    parameters = layers * (weights + biases + norms) + tables * vocabulary * width + width
+    return ModelSize(layers, width, queries, inner, linear, vocabulary, parameters)
