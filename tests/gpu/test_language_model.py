@@ -14,6 +14,9 @@ from kfp_distributed.components.train.run.launch import TrainingFailed
 from kfp_distributed.storage.dataset import Column, Label
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.logged_values import utilization
+from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
+from kfp_distributed.trainers.programs.memory_estimate import memory_estimate
+from kfp_distributed.trainers.programs.model_size import model_size
 from kfp_distributed.trainers.runtime.job_description import GPUS_VARIABLE
 
 for module in ("transformers", "trl", "peft", "datasets"):
@@ -170,7 +173,7 @@ def test_the_merged_model_answers_as_the_adapter(adapter, folder):
     assert (adapted - of_base).norm() > 0.2 * adapted.norm()
 
 
-def test_all_parameters_are_trained_with_the_memory_that_they_need(tune):
+def test_all_parameters_are_trained_with_the_memory_that_they_need(tune, folder):
     """A parameter needs 16 bytes: its weight, gradient and two states of AdamW are float32.
 
     DistributedDataParallel has a copy of the gradients, 4 bytes, and autocast one of the weights in bfloat16, 2 bytes.
@@ -184,6 +187,11 @@ def test_all_parameters_are_trained_with_the_memory_that_they_need(tune):
     if ON_GPU:
         assert peaks[-1] * GIB == pytest.approx(facts["peak"], rel=0.05)
         assert 16 * facts["parameters"] <= peaks[-1] * GIB <= 1.15 * 22 * facts["parameters"]
+        # One rank of DistributedDataParallel has the copy of the gradients that each of two has.
+        size = model_size(json.loads((folder / "llama" / "config.json").read_text()))
+        short = LanguageModelParameters("", method="full", batch_size=32, max_length=64)
+        estimate = memory_estimate(size, short, 2)
+        assert peaks[-1] * GIB == pytest.approx(estimate.total - estimate.context, rel=0.15)
 
 
 def test_a_killed_training_ends_as_if_nothing_had_happened(tune, adapter, tmp_path):
