@@ -10,7 +10,13 @@ import pyarrow.compute as pc
 
 from kfp_distributed.components.prepare_data.columns.json_texts import OBJECTS
 from kfp_distributed.components.prepare_data.columns.missing_texts import without_blanks_alone
-from kfp_distributed.components.prepare_data.columns.spelled_values import NUMBER, as_written, number_names
+from kfp_distributed.components.prepare_data.columns.spelled_values import (
+    NUMBER,
+    are_merged,
+    as_written,
+    number_names,
+    numbers_of,
+)
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind
 from kfp_distributed.components.prepare_data.sources.read_rows import bounded
 from kfp_distributed.storage.dataset import JSON_KINDS, Column
@@ -209,40 +215,60 @@ def _are_equal(values: pa.Array, others: pa.Array, *, may_round: bool) -> bool:
         may_round: Whether whole numbers may be rounded to floats, as floats always may.
     """
     found, kind, types = plain_type(values.type), others.type, pa.types
-    is_text = types.is_string(found) or types.is_large_string(found) or types.is_binary(found)
     if types.is_null(found) or types.is_string(kind) or types.is_large_string(kind):
         return True
     if types.is_nested(found):
         parts = _parts_of(values, others)
         return parts is not None and all(_are_equal(*pair, may_round=may_round) for pair in parts)
-    if is_text and (types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)):
-        texts, results = (number_names(part.cast(pa.string()), of_any_form=True) for part in (values, others))
-        return bool(texts.equals(results))
-    if is_text:  # Arrow refuses texts that are no times or booleans.
-        return True
-    if types.is_temporal(found) != types.is_temporal(kind):
+    is_time, has_zone = ({test(kind) for kind in (found, kind)} for test in (types.is_temporal, _has_zone))
+    if types.is_string(found) or types.is_large_string(found) or types.is_binary(found) or types.is_large_binary(found):
+        # Arrow refuses texts that are no times or booleans.
+        return True in is_time or types.is_boolean(kind) or _are_numbers_of(values.cast(pa.string()), others)
+    if len(is_time) == 2 or len(has_zone) == 2:
         return False
-    if types.is_floating(kind) and not types.is_integer(found):
-        return not types.is_floating(found) or _infinities(values) == _infinities(others)
+    if types.is_floating(kind):
+        if _infinities(others) > (_infinities(values) if types.is_floating(found) else 0):
+            return False
+        if may_round or not types.is_integer(found):
+            return True
     # A decimal of few digits has no room for all that another number may have.
-    back = pa.decimal128(38, found.scale) if types.is_decimal128(found) else values.type
+    back = pa.decimal256(76, found.scale) if types.is_decimal(found) else values.type
     try:
-        return may_round or pc.all(pc.equal(others.cast(back), values)).as_py() is not False
+        return pc.all(pc.equal(others.cast(back), values.cast(back))).as_py() is not False
     except pa.ArrowException:
         return False
 
 
+def _has_zone(kind: pa.DataType) -> bool:
+    return getattr(kind, "tz", None) is not None
+
+
+def _are_numbers_of(texts: pa.StringArray, others: pa.Array) -> bool:
+    """Return whether texts are the numbers that Arrow has read: no codes, and whole numbers with all digits."""
+    results = number_names(others.cast(pa.string()), of_any_form=True)
+    are_right = pc.equal(number_names(texts, of_any_form=True), results)
+    if pa.types.is_floating(others.type):
+        numbers = numbers_of(texts).cast(others.type)
+        are_rounded = pc.and_(pc.is_finite(numbers.cast(pa.float64())), pc.invert(are_merged(numbers)))
+        are_words = pc.match_substring_regex(texts, r"^\s*[-+]?(?i:nan|inf(inity)?)\s*$")
+        are_right = pc.or_(pc.or_(are_right, pc.fill_null(are_rounded, False)), are_words)
+    return pc.all(are_right).as_py() is not False
+
+
 def _parts_of(values: pa.Array, others: pa.Array) -> list[tuple[pa.Array, pa.Array]] | None:
     """Return the entries of lists, keys and values of maps, or fields of structs in pairs; None if fields are lost."""
-    if pa.types.is_map(values.type):
+    if pa.types.is_map(values.type) and pa.types.is_map(others.type):
         # Of a slice, Arrow returns the keys and values of all rows.
         first, last = ([part.offsets[index].as_py() for part in (values, others)] for index in (0, -1))
         rows = [slice(*ends) for ends in zip(first, last, strict=True)]
         return [(values.keys[rows[0]], others.keys[rows[1]]), (values.items[rows[0]], others.items[rows[1]])]
+    if pa.types.is_map(values.type):  # Arrow has made lists of pairs of it.
+        pair = zip(others.type.value_type, (values.type.key_type, values.type.item_type), strict=True)
+        values = values.cast(pa.list_(pa.struct([field.with_type(kind) for field, kind in pair])))
     if not pa.types.is_struct(values.type):
         return [(values.flatten(), others.flatten())]
-    names = [field.name for field in values.type]
-    if not {*names} <= {field.name for field in others.type}:
+    names, known = ([field.name for field in part.type] for part in (values, others))
+    if not {*names} <= {*known} or len({*names}) < len(names) or len({*known}) < len(known):
         return None
     return [(values.field(name), others.field(name)) for name in names]
 
