@@ -189,6 +189,11 @@ def test_the_files_of_a_model_are_those_of_its_manifest(source, target, tmp_path
         ("", "hf://owner/tiny@main", "target is 'hf://owner/tiny@main'; allowed"),
         ("hf://owner/tiny", "", r"source is 'hf://owner/tiny'; write hf://OWNER/NAME@REVISION"),
         ("gs://models/tiny", "", r"source: 'gs://models' is not a storage address: .* Or use hf://"),
+        (
+            "team/tiny",
+            "",
+            r"source is 'team/tiny', .*; for a model of the Hugging Face Hub, write hf://team/tiny@REVISION$",
+        ),
         ("/none", "", r"source is '/none', which has no config\.json and no weights"),
     ],
 )

@@ -159,6 +159,7 @@ def test_the_signature_of_a_file_of_the_hub_is_not_printed(tmp_path, monkeypatch
     ("base_model", "problem"),
     [
         ("models/base", "base_model is 'models/base'; allowed are an address such as s3://bucket/model, "),
+        ("owner/model", "; for a model of the Hugging Face Hub, write hf://owner/model@REVISION"),
         ("hf://owner/model", "base_model is 'hf://owner/model'; write hf://OWNER/NAME@REVISION"),
         ("file://{folder}/lost", "the model file://{folder}/lost is incomplete: missing files"),
         ("file://{folder}/pickled", "base_model is 'file://{folder}/pickled', which has no weights as *.safetensors"),
