@@ -47,14 +47,14 @@ class LanguageModelParameters:
         export: What becomes the model: the "adapter", the "merged" model, or "both". Default: "adapter".
         seed: Seed of the adapter, of dropout and of the order of the rows. Default: 0.
         may_be_zero: Parameters that may be 0. All other numbers must be more than 0.
-        below_one: Parameters that must be less than 1.
+        below: Parameters that must be less than a number.
     """
 
     may_be_zero: ClassVar = (
         *("micro_batch_size", "learning_rate", "warmup_ratio", "weight_decay", "lora_dropout", "evaluate_steps"),
         *("checkpoint_steps", "seed"),
     )
-    below_one: ClassVar = ("warmup_ratio", "lora_dropout")
+    below: ClassVar = {"warmup_ratio": 1, "lora_dropout": 1, "seed": 1 << 32}
 
     base_model: str
     method: Literal["lora", "full"] = "lora"
