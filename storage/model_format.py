@@ -59,8 +59,8 @@ def refuse_language_model(model_format: str) -> None:
     if model_format == HUGGING_FACE:
         raise ValueError(
             f'the model has the format "{HUGGING_FACE}"; evaluate, predict, deploy_model and kfp-distributed serve '
-            "take no such model: load it with transformers, or serve the merged model with vLLM or the huggingface runtime "
-            "of KServe"
+            "take no such model: load it with transformers, or serve the merged model with vLLM or the huggingface "
+            "runtime of KServe"
         )
 
 
