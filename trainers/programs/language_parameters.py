@@ -22,7 +22,8 @@ class LanguageModelParameters:
             s3://bucket/model, hf://OWNER/NAME@REVISION, or the full path of a folder of each replica.
         method: "lora" trains an adapter, "full" all parameters. Default: "lora".
         epochs: Number of passes over all rows, including those of a checkpoint. Default: 1.
-        batch_size: Rows in one update of the weights, over all ranks. Default: 32.
+        batch_size: Rows in one update of the weights, or sequences with packing, over all ranks. If there are fewer,
+            some are repeated in the update. Default: 32.
         micro_batch_size: Rows that a rank computes at once. 0 is the largest number up to 8 that divides the rows of a
             rank. Default: 0.
         learning_rate: Learning rate of the AdamW optimizer after the warm-up, from which it falls to 0 in a line. 0 is
