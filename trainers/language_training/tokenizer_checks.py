@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase, Trainer
@@ -44,8 +45,8 @@ def check_tokens(trainer: Trainer) -> None:
     """
     size = trainer.model.get_input_embeddings().weight.shape[0]
     datasets = [dataset for dataset in (trainer.train_dataset, trainer.eval_dataset) if dataset]
-    largest = max(max(tokens, default=0) for dataset in datasets for tokens in dataset["input_ids"])
-    largest = max(largest, trainer.processing_class.pad_token_id or 0)
+    rows = (max(tokens, default=0) for dataset in datasets for tokens in dataset["input_ids"])
+    largest = max(chain([trainer.processing_class.pad_token_id or 0], rows))
     if largest >= size:
         raise ValueError(
             f"the rows have the token {largest} of the tokenizer, and base_model has the tokens 0 to {size - 1}: save "
