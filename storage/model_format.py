@@ -50,6 +50,20 @@ def find_format(folder: Path) -> str:
     return format_of(names)
 
 
+def refuse_language_model(model_format: str) -> None:
+    """Refuse a model that the steps cannot run, although `train` makes it.
+
+    Raises:
+        ValueError: The format is "hugging_face".
+    """
+    if model_format == HUGGING_FACE:
+        raise ValueError(
+            f'the model has the format "{HUGGING_FACE}"; evaluate, predict, deploy_model and kfp-distributed serve '
+            "take no such model: load it with transformers, or serve the merged model with vLLM or the huggingface "
+            "runtime of KServe"
+        )
+
+
 def is_torchscript(file: Path) -> bool:
     """Return whether a file was saved by `torch.jit.save`."""
     if not is_zipfile(file):

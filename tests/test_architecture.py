@@ -275,6 +275,7 @@ OPTIONAL_PACKAGES = {
     "h5py",
     "horovod",
     "huggingface_hub",
+    "jinja2",
     "keras",
     "kubernetes",
     "onnx",

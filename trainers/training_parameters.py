@@ -27,11 +27,11 @@ class TrainingParameters:
         patience: Number of consecutive epochs without a better metric after which the training ends. 0 trains all
             epochs. Default: 0.
         may_be_zero: Parameters that may be 0. All other numbers must be more than 0.
-        below_one: Parameters that must be less than 1.
+        below: Parameters that must be less than a number.
     """
 
     may_be_zero: ClassVar = ("seed", "patience")
-    below_one: ClassVar = ()
+    below: ClassVar[dict[str, int]] = {}
 
     epochs: int | None = None
     batch_size: int = 32

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from kfp_distributed.components.model_versions.versions import LARGEST_VERSION, SERVED_FORMATS, read_complete
 from kfp_distributed.library.address_secrets import without_secrets
 from kfp_distributed.storage.files import FileEntry
+from kfp_distributed.storage.model_format import format_of, refuse_language_model
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import parse_uri, uri_beside
@@ -94,6 +95,7 @@ def find_version(model_uri: str) -> tuple[ExportedVersion, Store]:
     files = tuple(FileEntry(**entry) for entry in manifest["files"])
     formats = [file.path for file in files if file.path in SERVED_FORMATS]
     if len(formats) != 1:
+        refuse_language_model(format_of(file.path for file in files))
         held = " and ".join(sorted(formats)) or "no model that a server loads"
         raise ValueError(f"model_uri={uri!r} has {held}: deploy_model needs either {' or '.join(SERVED_FORMATS)}")
     return ExportedVersion(uri, name, number, SERVED_FORMATS[formats[0]], files), store

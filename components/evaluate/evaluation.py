@@ -16,6 +16,7 @@ from kfp_distributed.storage.alignment import align
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, width
 from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import ModelManifest, read_model_folder
+from kfp_distributed.storage.model_format import find_format, refuse_language_model
 from kfp_distributed.storage.provenance import find_contamination
 
 
@@ -53,6 +54,8 @@ def run_evaluation(
             predictions. No metrics are written.
         ModelIncomplete: The model lacks files, or a file differs from model.json.
     """
+    if Path(model).is_dir():  # Before the dataset, which has no label for such a model.
+        refuse_language_model(find_format(Path(model)))
     manifest = read_dataset(Path(dataset))
     threshold = Threshold.of_label(manifest.label, metric, bound)
     evaluation, page = score_model(Path(model), Path(dataset), manifest, allow_training_rows)

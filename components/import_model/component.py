@@ -21,8 +21,8 @@ def import_model(source: str, target: str) -> str:
         Output: The address of the stored model, which is `target`.
 
     Raises:
-        SystemExit: The source cannot be read or has no language model, or the target has another model or cannot be
-            written. The message is the last line of the step's log, because KFP shows an error nowhere else.
+        SystemExit: The source cannot be read or has no complete language model, or the target has another model or
+            cannot be written. The message is the last line of the step's log, because KFP shows an error nowhere else.
     """
     parameters = dict(locals())
     from kfp_distributed.components.import_model.step import run_step

@@ -14,6 +14,7 @@ from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import parse_uri
 from kfp_distributed.trainers.programs.base_model import check_files, is_in_store, model_hash, parse_hub
+from kfp_distributed.trainers.programs.weight_files import INDEX, check_weight_file
 
 UNFINISHED = "unfinished-import"
 """Object in the folder of a model while it is imported, with the source. Without it, files of a folder without
@@ -30,8 +31,8 @@ def copy_model(source: str, target: str) -> None:
         target: Address of the folder of the stored model.
 
     Raises:
-        ValueError: The source has no language model, the target has something else, its bucket does not exist, or an
-            address is not valid.
+        ValueError: The source has no complete language model, the target has something else, its bucket does not
+            exist, or an address is not valid.
         OSError: The source cannot be read, or a file arrived damaged.
         StorageError: A store fails.
         ModelIncomplete: The source has a model.json and lacks files of it.
@@ -115,8 +116,8 @@ def _copy(origin: Origin, store: Store, folder: Path) -> None:
     """Copy the files of a model and write its model.json."""
     begin, size = time.monotonic(), sum(file.size for file in origin.files) / (1 << 30)
     print(f"importing {origin.address}: {len(origin.files)} files, {size:.2f} GiB", flush=True)
-    # Without config.json, the trainer takes no folder for a model.
-    files = sorted(origin.files, key=lambda file: (file.path == "config.json", file.path))
+    # The index is checked before weights are stored. Without config.json, the trainer takes no folder for a model.
+    files = sorted(origin.files, key=lambda file: (file.path != INDEX, file.path == "config.json", file.path))
     copied = tuple(sorted(_transfer(origin, file, folder, store.upload) for file in files))
     base = {"kind": "full", "base_model": origin.address, "sha256": model_hash(copied)}
     store.write(MODEL_MANIFEST, ModelManifest(HUGGING_FACE, copied, base=base).to_json().encode())
@@ -134,10 +135,12 @@ def _transfer(origin: Origin, file: FileEntry, folder: Path, use: Callable[[Path
         use: Uploads or hashes the local file under a name.
 
     Raises:
-        OSError: The file arrived damaged.
+        ValueError: The file is not complete, or names files of weights that are not there.
+        OSError: The file arrived damaged, or has changed.
     """
     print(f"{file.path}: {file.size / (1 << 20):.1f} MiB", flush=True)
-    local = origin.fetch(file.path, folder)
+    local = origin.fetch(file, folder)
+    check_weight_file(origin.address, local, {file.path for file in origin.files}, "source")
     entry = use(local, file.path)
     local.unlink()
     if entry.sha256 != (file.sha256 or entry.sha256):

@@ -28,8 +28,12 @@ class Origin(Protocol):
     is_fixed: bool
     files: tuple[FileEntry, ...]
 
-    def fetch(self, path: str, folder: Path) -> Path:
-        """Download a file into a local folder, and return its path there."""
+    def fetch(self, file: FileEntry, folder: Path) -> Path:
+        """Download a file into a local folder, and return its path there.
+
+        Raises:
+            OSError: It cannot be read, or has another size than before.
+        """
 
 
 def open_origin(source: str) -> Origin:
@@ -75,9 +79,9 @@ class HubOrigin:
             if is_fetched(file.rfilename)
         )
 
-    def fetch(self, path: str, folder: Path) -> Path:
+    def fetch(self, file: FileEntry, folder: Path) -> Path:
         """See Origin."""
-        return self._request(lambda: self._download(path, folder))
+        return self._request(lambda: self._download(file.path, folder))
 
     def _download(self, path: str, folder: Path) -> Path:
         from huggingface_hub import hf_hub_download
@@ -113,7 +117,12 @@ class StoreOrigin:
         self.address, self._store = source, open_store(source)
         self.files = stored_files(self._store)
 
-    def fetch(self, path: str, folder: Path) -> Path:
+    def fetch(self, file: FileEntry, folder: Path) -> Path:
         """See Origin."""
-        self._store.download(path, folder / path)
-        return folder / path
+        size = self._store.download(file.path, folder / file.path).size
+        if size != file.size:
+            raise OSError(
+                f"{file.path} of {self.address} has {size} bytes, and had {file.size} before: run the step again when "
+                "the model is complete"
+            )
+        return folder / file.path

@@ -9,7 +9,7 @@ from kfp_distributed.components.model_formats.onnx_model import OnnxModel
 from kfp_distributed.components.model_formats.saved_model import SavedModel
 from kfp_distributed.components.model_formats.torch_model import ExportedModel, TorchScriptModel
 from kfp_distributed.storage.files import list_files
-from kfp_distributed.storage.model_format import FORMATS, find_format
+from kfp_distributed.storage.model_format import FORMATS, find_format, refuse_language_model
 
 _NAMED_FILES = 10
 
@@ -33,7 +33,9 @@ def load_model(folder: Path) -> Model:
             "serving_default".
         SystemExit: pip cannot install the library that loads it.
     """
-    loader = _LOADERS.get(find_format(folder))
+    model_format = find_format(folder)
+    refuse_language_model(model_format)
+    loader = _LOADERS.get(model_format)
     if loader is None:
         raise ValueError(
             f"the model in {folder} has none of the files {', '.join(FORMATS)}, it has "

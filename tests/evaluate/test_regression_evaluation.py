@@ -177,9 +177,15 @@ def test_rows_that_trained_the_model_are_refused_or_cause_a_warning(houses, save
     assert "Warning:" in Page(page).texts
 
 
-def test_a_dataset_without_a_label_is_refused(write_dataset, save_model):
+def test_a_dataset_without_a_label_is_refused(write_dataset, save_model, tmp_path):
     zeros = np.zeros(3, np.float32)
     dataset = write_dataset(COLUMNS, [zeros, zeros], np.zeros(3), label=Label("", (), "none"))
     message = 'has no label, because it was prepared with the task "none": .* Run prepare_data with a label_column'
     with pytest.raises(ValueError, match=message):
         evaluate_model(saved_model(save_model), dataset)
+    language = tmp_path / "language"
+    language.mkdir()
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (language / name).touch()
+    with pytest.raises(ValueError, match=r'the format "hugging_face"; evaluate, .* take no such model: load it with'):
+        run_evaluation(language, dataset, None, None, "")

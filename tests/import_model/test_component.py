@@ -2,6 +2,7 @@
 
 import pytest
 import yaml
+from hugging_face_hub import safetensors
 from kfp import dsl
 from kfp.compiler import Compiler
 
@@ -31,7 +32,7 @@ def test_a_training_takes_the_output_of_a_task_that_is_never_cached(tmp_path):
 def test_the_step_runs_in_a_local_run(tmp_path):
     (tmp_path / "source").mkdir()
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
-        (tmp_path / "source" / name).write_text("{}")
+        (tmp_path / "source" / name).write_text(safetensors("1") if name.endswith("safetensors") else "{}")
     target = f"file://{tmp_path}/models/tiny"
     with local_run(tmp_path / "run", embedded_store=False):
         assert import_model(source=str(tmp_path / "source"), target=target).output == target

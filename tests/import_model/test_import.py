@@ -1,5 +1,6 @@
 """Imports of language models: real stores, a server with the API of the Hub, and the fetch of the trainer."""
 
+import json
 import os
 import re
 import signal
@@ -12,8 +13,10 @@ from pathlib import Path
 import pytest
 from faulty_proxy import Fault, faulty_proxy
 from forked_replicas import forked
-from hugging_face_hub import commit_of, hub
+from hugging_face_hub import commit_of, hub, safetensors
 
+from kfp_distributed.components.import_model import model_copy
+from kfp_distributed.components.import_model.origin import open_origin
 from kfp_distributed.components.import_model.step import run_step
 from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, verify_model
@@ -24,14 +27,15 @@ from kfp_distributed.trainers.runtime.job_description import REPLICA_FOLDER_VARI
 
 pytestmark = pytest.mark.takes(30)
 
+WEIGHTS = "model-00002-of-00002.safetensors"
 MODEL = {
     "config.json": "{}",
-    "model-00001-of-00002.safetensors": "1" * 1000,
-    "model-00002-of-00002.safetensors": "2" * 1000,
+    "model-00001-of-00002.safetensors": safetensors("1"),
+    "model-00002-of-00002.safetensors": safetensors("2"),
+    "model.safetensors.index.json": json.dumps({"weight_map": {"a": "model-00001-of-00002.safetensors", "b": WEIGHTS}}),
     "tokenizer.json": "[]",
 }
 OTHERS = {"pytorch_model.bin": "pickle", "modeling_tiny.py": "code", "onnx/config.json": "{}", "README.md": "# Tiny"}
-WEIGHTS = "model-00002-of-00002.safetensors"
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +73,7 @@ def save_tuned(target, base_model):
     """Save a model in the place of an imported one, as a training of all parameters does with base_model."""
     store = open_store(target)
     base = {"kind": "full", "base_model": base_model, "sha256": verify_model(store).base["sha256"]}
-    store.write(WEIGHTS, b"3" * 1000)
+    store.write(WEIGHTS, safetensors("3").encode())
     files = [replace(file, sha256=sha256(store.read(file.path)).hexdigest()) for file in verify_model(store).files]
     store.write("model.json", ModelManifest("hugging_face", tuple(files), base=base).to_json().encode())
 
@@ -100,7 +104,7 @@ def test_a_target_with_something_else_stays_as_it_is(source, target, tmp_path):
     with pytest.raises(SystemExit, match=rf"has another model \({source}\): import {other} to another target, or "):
         run_step(source=str(other), target=target)
     other.rename(source)
-    (source / WEIGHTS).write_text("3" * 1000)
+    (source / WEIGHTS).write_text(safetensors("3"))
     with pytest.raises(SystemExit, match=f"has an earlier state of {source}: import"):
         run_step(source=str(source), target=target)
     assert states(target) == before
@@ -125,11 +129,35 @@ def test_a_model_of_a_store_is_checked_by_its_manifest(source, target):
     stored = [verify_model(open_store(address)) for address in (target, copy)]
     assert stored[0].files == stored[1].files
     assert stored[1].base == {**stored[0].base, "base_model": target}
-    open_store(target).write(WEIGHTS, b"3" * 1000)
+    open_store(target).write(WEIGHTS, safetensors("3").encode())
     with pytest.raises(SystemExit, match=f"OSError: {WEIGHTS} of {target} arrived damaged: it has the SHA-256"):
         run_step(source=target, target=f"{target}-damaged")
     # The trainer does not take these files for a model.
     assert not {"config.json", "model.json"} & {*keys(f"{target}-damaged")}
+
+
+def test_weights_that_are_not_complete_are_named_before_they_are_stored(source, target):
+    index, content = source / "model.safetensors.index.json", (source / WEIGHTS).read_bytes()
+    (source / WEIGHTS).write_bytes(content[:-1])
+    message = f"ValueError: source is '{source}', whose file {WEIGHTS} has 964 bytes, and is no complete safet"
+    with pytest.raises(SystemExit, match=message):
+        run_step(source=str(source), target=target)
+    assert not {WEIGHTS, "config.json", "model.json"} & {*keys(target)}
+    (source / WEIGHTS).rename(source / "weights")
+    with pytest.raises(SystemExit, match=rf"whose file {index.name} names {WEIGHTS}, which is not there: save or"):
+        run_step(source=str(source), target=f"{target}-shards")
+    assert keys(f"{target}-shards") == ["unfinished-import"]
+    (source / "weights").rename(source / WEIGHTS).write_bytes(content)
+    run_step(source=str(source), target=target)
+
+
+def test_a_file_that_grows_while_it_is_imported_is_named(source, target, monkeypatch):
+    origin = open_origin(str(source))
+    (source / "config.json").write_text('{"a": 1}')
+    monkeypatch.setattr(model_copy, "open_origin", lambda source: origin)
+    with pytest.raises(SystemExit, match=r"OSError: config\.json of .* has 8 bytes, and had 2 before: run the step"):
+        run_step(source=str(source), target=target)
+    assert not {"config.json", "model.json"} & {*keys(target)}
 
 
 def test_the_files_of_a_model_are_those_of_its_manifest(source, target, tmp_path, monkeypatch):
@@ -140,6 +168,11 @@ def test_the_files_of_a_model_are_those_of_its_manifest(source, target, tmp_path
     assert {file.name for file in base_folder(target).iterdir()} == {*MODEL}
     run_step(source=target, target=f"{target}-copy")
     assert keys(f"{target}-copy") == sorted([*MODEL, "model.json"])
+    store.write(WEIGHTS, safetensors("3").encode())
+    monkeypatch.setenv(REPLICA_FOLDER_VARIABLE, str(source.parent / "damaged"))
+    (source.parent / "damaged").mkdir()
+    with pytest.raises(ValueError, match=rf"base_model is {target!r}: .*{WEIGHTS}.*was replaced.*: delete the folder"):
+        base_folder(target)
     store.delete(["model-00001-of-00002.safetensors"])
     monkeypatch.setenv(REPLICA_FOLDER_VARIABLE, str(source))
     with pytest.raises(ModelIncomplete, match=rf"{target} is incomplete: missing .*: model-00001-of-00002"):
@@ -156,6 +189,11 @@ def test_the_files_of_a_model_are_those_of_its_manifest(source, target, tmp_path
         ("", "hf://owner/tiny@main", "target is 'hf://owner/tiny@main'; allowed"),
         ("hf://owner/tiny", "", r"source is 'hf://owner/tiny'; write hf://OWNER/NAME@REVISION"),
         ("gs://models/tiny", "", r"source: 'gs://models' is not a storage address: .* Or use hf://"),
+        (
+            "team/tiny",
+            "",
+            r"source is 'team/tiny', .*; for a model of the Hugging Face Hub, write hf://team/tiny@REVISION$",
+        ),
         ("/none", "", r"source is '/none', which has no config\.json and no weights"),
     ],
 )

@@ -144,6 +144,7 @@ def test_keys_of_later_lines_are_left_out_with_a_line(file, run, capsys):
         (b'{"kind": 5, "age": 1}', ": 'kind' is 5, but texts in"),
         (b'{"kind": "a", "age": {"x": 1}}', r": 'age' is \{\"x\": 1\}, but numbers in"),
         (b'{"kind": "a", "age": 1, "age": 2}', ": 'age' occurs twice in the line"),
+        (b'{"kind": "a \\ud83d", "age": 1}', r": 'kind' has '\\ud83d', which is half of a character: write the whole"),
         (b'{"kind": "\xff"}', " is not UTF-8: write JSON as UTF-8"),
         (b'{"age": 1}', ": 'kind' is missing"),
     ],

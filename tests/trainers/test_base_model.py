@@ -9,13 +9,15 @@ from hashlib import sha256
 
 import pytest
 from environments import environment
-from hugging_face_hub import Hub, commit_of, hub
+from hugging_face_hub import Hub, commit_of, hub, safetensors
 
 from kfp_distributed.components.train.run.training_request.request import Request, plan_job
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard
 from kfp_distributed.storage.files import FileEntry
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
+from kfp_distributed.trainers.language_training.base_folder import base_folder
 from kfp_distributed.trainers.programs.base_model import check_files, is_fetched, parse_hub
+from kfp_distributed.trainers.programs.weight_files import check_weight_file
 
 MODEL = ("config.json", "model-00001-of-00002.safetensors", "tokenizer.json")
 
@@ -52,6 +54,41 @@ def test_neither_pickles_nor_code_nor_subfolders_are_fetched():
     assert [*filter(is_fetched, [*paths, "pytorch_model.bin", "modeling.py", "onnx/model.json", "model.json"])] == paths
 
 
+CUT = f"has 964 bytes, and is no complete safetensors file, which has {len(safetensors('1'))}"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("a.safetensors", safetensors("1"), ""),
+        ("a.safetensors", safetensors("1")[:-1], CUT),
+        ("a.safetensors", f"{safetensors('1')}1", CUT.replace("964", "966")),
+        ("a.safetensors", "", "has 0 bytes, and is no complete safetensors file: save or download"),
+        ("a.safetensors", safetensors("1")[:20], "has 20 bytes, and is no complete safetensors file: save"),
+        ("a.safetensors", "version https://git-lfs.github.com/spec/v1", "has 42 bytes, and is no complete safetensors"),
+        ("model.safetensors.index.json", '{"weight_map": {"x": "a.safetensors"}}', ""),
+        ("model.safetensors.index.json", '{"weight_map": {"x": "a.safetensors", "y": "b"}}', "names b, which is not"),
+        ("model.safetensors.index.json", "{}", "names no files of weights (weight_map)"),
+        ("config.json", "", ""),
+    ],
+)
+def test_files_of_weights_are_complete(tmp_path, name, content, problem):
+    for file in ("config.json", "tokenizer.json"):
+        (tmp_path / file).touch()
+    (tmp_path / "a.safetensors").write_text(safetensors("1"))
+    (tmp_path / name).write_text(content)
+    if not problem:
+        assert base_folder(str(tmp_path)) == tmp_path
+        return
+    with pytest.raises(ValueError, match=re.escape(f"base_model is '{tmp_path}', whose file {name} {problem}")):
+        base_folder(str(tmp_path))
+
+
+def test_an_index_beside_a_file_with_all_weights_is_not_read(tmp_path):
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    check_weight_file("", tmp_path / "model.safetensors.index.json", ["model.safetensors"])
+
+
 FETCHED = """
 import sys
 from pathlib import Path
@@ -66,6 +103,7 @@ def test_a_model_of_the_hub_is_fetched_without_subfolders_also_if_the_hub_fails_
     tmp_path, monkeypatch, library_archive
 ):
     content = {name: f"content of {name}" for name in (*MODEL, "README.md", "model.py", f"original/{MODEL[1]}")}
+    content[MODEL[1]] = safetensors("1")
     answer, failing = Hub.do_GET, {f"/team/tiny/resolve/{commit_of(content)}/{MODEL[1]}", "/api/models/team/tiny/"}
 
     def fail_once(self):
@@ -131,6 +169,7 @@ def request_of_chats(tmp_path):
     ("base_model", "problem"),
     [
         ("models/base", "base_model is 'models/base'; allowed are an address such as s3://bucket/model, "),
+        ("owner/model", "; for a model of the Hugging Face Hub, write hf://owner/model@REVISION"),
         ("hf://owner/model", "base_model is 'hf://owner/model'; write hf://OWNER/NAME@REVISION"),
         ("file://{folder}/lost", "the model file://{folder}/lost is incomplete: missing files"),
         ("file://{folder}/pickled", "base_model is 'file://{folder}/pickled', which has no weights as *.safetensors"),

@@ -29,7 +29,7 @@ config = LlamaConfig(
     eos_token_id=11, bos_token_id=12,
 )
 AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-tokens = Tokenizer(models.WordLevel({str(i): i for i in range(16)}, unk_token="0"))
+tokens = Tokenizer(models.WordLevel({str(i): i for i in range(20)}, unk_token="0"))
 tokens.pre_tokenizer = pre_tokenizers.Whitespace()
 PreTrainedTokenizerFast(tokenizer_object=tokens, pad_token="10", eos_token="11").save_pretrained(folder)
 
@@ -38,6 +38,9 @@ def result(function, *arguments):
         return function(*arguments)
     except (ValueError, SystemExit) as error:
         return str(error)
+
+def tune(rows, folder=folder, **options):
+    supervised_tuning(LanguageModelParameters(str(folder), **options), rows, [], "checkpoints", 1)
 
 def train(rate=1e-2, **options):
     parameters = LanguageModelParameters(str(folder), method="full", learning_rate=rate, **options)
@@ -48,10 +51,17 @@ def train(rate=1e-2, **options):
     rates = [entry["learning_rate"] for entry in trainer.state.log_history if "loss" in entry]
     return rates, not all(torch.equal(value, before[name]) for name, value in trainer.model.state_dict().items())
 
+turns = [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}]
+chat = {"messages": turns}
+MARKED = "{% for m in messages %}{% generation %} {{ m.content }} {% endgeneration %}{% endfor %}"
 found = {
     "one update": result(train),
     "warm-up": result(lambda: train(epochs=8, batch_size=3, warmup_ratio=0.4)),
     "diverged": result(lambda: train(1e9, epochs=8, batch_size=3)),
+    "no template": [result(tune, [row]) for row in (chat, {"prompt": turns, "completion": turns[1:]})],
+    "no marker": result(lambda: tune([chat], chat_template="{{ messages }}", loss_on="assistant")),
+    "marker": result(lambda: tune([chat], chat_template=MARKED, loss_on="assistant")),
+    "too long": result(lambda: tune([{"text": "1 19 2"}])),
     **{name: result(check_targets, load_base(folder, "", "full")[0], name)
        for name in ("all-linear", "q_proj, mlp.up_proj", "q_proj,v_porj", "q_proj,,", "all-linear,q_proj", "proj")},
 }
@@ -86,6 +96,21 @@ def test_each_update_changes_the_model_also_the_only_one(found):
 def test_a_training_that_diverges_fails(found):
     assert found["diverged"].startswith("the training diverged in step ")
     assert "Set a smaller learning_rate (now 1e+09)" in found["diverged"]
+
+
+def test_the_parameters_for_a_chat_template_are_named(found):
+    problem = "the tokenizer of base_model has no chat template, which conversations need: set chat_template"
+    assert found["no template"] == [problem, problem]
+    assert found["no marker"].startswith('loss_on is "assistant", and the chat template marks no answers with {% gene')
+    assert found["marker"] is None
+
+
+def test_a_token_that_the_model_does_not_have_is_named(found):
+    """Models may lack tokens of their tokenizer that no row has."""
+    assert found["too long"] == (
+        "the rows have the token 19 of the tokenizer, and base_model has the tokens 0 to 15: save the model with the "
+        "tokenizer that belongs to it"
+    )
 
 
 @pytest.mark.parametrize("targets", ["all-linear", "q_proj, mlp.up_proj"])

@@ -12,7 +12,7 @@ from typing import TypeVar
 from huggingface_hub import HfApi, hf_hub_download
 from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
-from kfp_distributed.storage.errors import one_line
+from kfp_distributed.storage.errors import ChecksumMismatch, one_line
 from kfp_distributed.storage.files import describe_file
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.parallel import PARALLEL_TRANSFERS, run_in_parallel
@@ -25,6 +25,7 @@ from kfp_distributed.trainers.programs.base_model import (
     parse_hub,
     stored_files,
 )
+from kfp_distributed.trainers.programs.weight_files import check_weight_file
 from kfp_distributed.trainers.runtime.job_description import REPLICA_FOLDER_VARIABLE, STORE_SECONDS
 
 _COMPLETE = "complete"
@@ -48,7 +49,7 @@ def base_folder(address: str) -> Path:
         address: A folder, an address of a store such as s3://bucket/model, or hf://OWNER/NAME@REVISION.
 
     Raises:
-        ValueError: There is no model.
+        ValueError: There is no model, or a file is damaged or not complete.
         OSError: The Hub refuses a request, or does not serve for a long time.
         ModelIncomplete: Files of its model.json are missing.
         StorageError: The store fails.
@@ -56,7 +57,7 @@ def base_folder(address: str) -> Path:
     hub = parse_hub(address)
     if not (hub or is_in_store(address)):
         folder = Path(address)
-        check_files(address, _names(folder) if folder.is_dir() else ())
+        _check(address, folder)
         return folder
     parent = Path(os.environ.get(REPLICA_FOLDER_VARIABLE, ""), "base_model")
     parent.mkdir(exist_ok=True)
@@ -70,25 +71,37 @@ def base_folder(address: str) -> Path:
                 _download_from_hub(hub, folder)
             else:
                 _download(address, folder)
-            check_files(address, _names(folder))
+            _check(address, folder)
             size = sum(file.stat().st_size for file in folder.iterdir())
             print(f"fetched {size / (1 << 30):.2f} GiB in {time.monotonic() - begin:.0f} s", flush=True)
             (parent / _COMPLETE).touch()
     return folder
 
 
+def _check(address: str, folder: Path) -> None:
+    names = _names(folder)
+    check_files(address, names)
+    for name in names:
+        check_weight_file(address, folder / name, names)
+
+
 def _names(folder: Path) -> list[str]:
-    return [path.name for path in folder.iterdir()]
+    return [path.name for path in folder.iterdir()] if folder.is_dir() else []
 
 
 def _download(address: str, folder: Path) -> None:
     store = open_store(address, retry_seconds=STORE_SECONDS)
     folder.mkdir(exist_ok=True)
-    run_in_parallel(
-        lambda file: store.download(file.path, folder / file.path, file if file.sha256 else None),
-        stored_files(store),
-        PARALLEL_TRANSFERS,
-    )
+    try:
+        run_in_parallel(
+            lambda file: store.download(file.path, folder / file.path, file if file.sha256 else None),
+            stored_files(store),
+            PARALLEL_TRANSFERS,
+        )
+    except ChecksumMismatch as error:
+        raise ValueError(
+            f"base_model is {address!r}: {error}: delete the folder, and import or save the model again"
+        ) from None
 
 
 def _download_from_hub(hub: HubModel, folder: Path) -> None:

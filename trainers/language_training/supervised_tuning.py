@@ -28,6 +28,7 @@ from kfp_distributed.trainers.epochs.divergence import end_if_diverged
 from kfp_distributed.trainers.language_training.adapters import adapter_config, check_targets
 from kfp_distributed.trainers.language_training.base_folder import base_folder
 from kfp_distributed.trainers.language_training.rank_checks import check_ranks
+from kfp_distributed.trainers.language_training.tokenizer_checks import check_tokens, template_errors
 from kfp_distributed.trainers.language_training.update_order import update_order
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters, micro_batches
 
@@ -198,14 +199,17 @@ def supervised_tuning(
     arguments._n_gpu = min(1, arguments.n_gpu)  # With others, a rank would share its rows among them.
     model, tokenizer = load_base(base_folder(parameters.base_model), parameters.chat_template, parameters.method)
     check_targets(model, parameters.lora_target_modules)
-    return SupervisedTuning(
-        model,
-        args=arguments,
-        train_dataset=_dataset(rows),
-        eval_dataset=_dataset(validation) if validation else None,
-        processing_class=tokenizer,
-        peft_config=adapter_config(parameters),
-    )
+    with template_errors(tokenizer, rows[0], parameters.loss_on):
+        trainer = SupervisedTuning(
+            model,
+            args=arguments,
+            train_dataset=_dataset(rows),
+            eval_dataset=_dataset(validation) if validation else None,
+            processing_class=tokenizer,
+            peft_config=adapter_config(parameters),
+        )
+    check_tokens(trainer)
+    return trainer
 
 
 def describe_tokens(trainer: SupervisedTuning, rows: Sequence[object], validation: Sequence[object]) -> str:

@@ -60,6 +60,12 @@ def parse_hub(address: str, parameter: str = "base_model") -> HubModel | None:
     return HubModel(found["name"], found["revision"])
 
 
+def hub_hint(address: str) -> str:
+    """Return how to name a model of the Hugging Face Hub, if an address looks like its name; else ""."""
+    is_name = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", address)
+    return f"; for a model of the Hugging Face Hub, write hf://{address}@REVISION" if is_name else ""
+
+
 def is_in_store(address: str) -> bool:
     """Return whether a base_model is the address of an object store or of a shared folder, such as s3://bucket/model."""
     return "://" in address and not address.startswith("hf://")
@@ -117,7 +123,7 @@ def check_files(address: str, paths: Iterable[str], parameter: str = "base_model
     if missing:
         raise ValueError(
             f"{parameter} is {address!r}, which has no {' and no '.join(missing)}: save the model and its tokenizer "
-            "there with save_pretrained"
+            f"there with save_pretrained{hub_hint(address)}"
         )
 
 

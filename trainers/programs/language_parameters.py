@@ -22,7 +22,8 @@ class LanguageModelParameters:
             s3://bucket/model, hf://OWNER/NAME@REVISION, or the full path of a folder of each replica.
         method: "lora" trains an adapter, "full" all parameters. Default: "lora".
         epochs: Number of passes over all rows, including those of a checkpoint. Default: 1.
-        batch_size: Rows in one update of the weights, over all ranks. Default: 32.
+        batch_size: Rows in one update of the weights, or sequences with packing, over all ranks. If there are fewer,
+            some are repeated in the update. Default: 32.
         micro_batch_size: Rows that a rank computes at once. 0 is the largest number up to 8 that divides the rows of a
             rank and, with worker_gpu_memory, fits. Default: 0.
         learning_rate: Learning rate of the AdamW optimizer after the warm-up, from which it falls to 0 in a line. 0 is
@@ -47,14 +48,14 @@ class LanguageModelParameters:
         export: What becomes the model: the "adapter", the "merged" model, or "both". Default: "adapter".
         seed: Seed of the adapter, of dropout and of the order of the rows. Default: 0.
         may_be_zero: Parameters that may be 0. All other numbers must be more than 0.
-        below_one: Parameters that must be less than 1.
+        below: Parameters that must be less than a number.
     """
 
     may_be_zero: ClassVar = (
         *("micro_batch_size", "learning_rate", "warmup_ratio", "weight_decay", "lora_dropout", "evaluate_steps"),
         *("checkpoint_steps", "seed"),
     )
-    below_one: ClassVar = ("warmup_ratio", "lora_dropout")
+    below: ClassVar = {"warmup_ratio": 1, "lora_dropout": 1, "seed": 1 << 32}
 
     base_model: str
     method: Literal["lora", "full"] = "lora"

@@ -1,12 +1,14 @@
 """Parses a train_specification (a built-in trainer, a Python function or a command) and checks its parameters."""
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from importlib.resources import files
 from typing import Any, NoReturn
 
+from kfp_distributed.trainers.programs.chat_template import check_chat_template
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
 from kfp_distributed.trainers.programs.signature import Parameter, read_signature
 from kfp_distributed.trainers.training_parameters import TrainingParameters
@@ -158,6 +160,8 @@ def check_parameters(program: Program, parameters: Mapping[str, Any] | str | Non
         converted = {name: _parameter(program, name).convert(value) for name, value in values.items()}
         for name, value in converted.items() if program.kind == "trainer" else ():
             _check_range(parameters_of(program.name), name, value)
+        if program.name == LANGUAGE_MODEL:
+            check_chat_template(converted.get("chat_template", ""))
     except ValueError as error:
         raise ValueError(f"train_parameters of {program.name}: {error}") from None
     return converted
@@ -193,9 +197,9 @@ def _check_range(parameters: type[TrainingParameters | LanguageModelParameters],
     """
     values = value if isinstance(value, list) else [value]
     numbers = [number for number in values if not isinstance(number, bool | str | None)]
-    may_be_zero, is_below_one = name in parameters.may_be_zero, name in parameters.below_one
-    if any(number < 0 or (number == 0 and not may_be_zero) or (is_below_one and not number < 1) for number in numbers):
-        below = ", and less than 1" * is_below_one
+    may_be_zero, limit = name in parameters.may_be_zero, parameters.below.get(name, math.inf)
+    if any(number < 0 or (number == 0 and not may_be_zero) or number >= limit for number in numbers):
+        below = f", and less than {limit}" if name in parameters.below else ""
         raise ValueError(f"{name} is {value!r}; allowed is {'0 or ' * may_be_zero}more than 0{below}")
 
 

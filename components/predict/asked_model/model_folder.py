@@ -12,6 +12,7 @@ from kfp_distributed.storage.model import (
     read_model_folder,
     verify_model,
 )
+from kfp_distributed.storage.model_format import format_of, refuse_language_model
 from kfp_distributed.storage.opener import open_store
 
 
@@ -27,14 +28,16 @@ def download_model(
         credentials: Credentials of the object store. Default: those of the environment.
 
     Raises:
-        ValueError: The address is not valid.
+        ValueError: The address is not valid, or the model is a language model.
         ModelIncomplete: There is no model, or files are missing.
         ChecksumMismatch: A file differs from model.json.
         StorageError: The store cannot be read.
     """
     store = open_store(uri, credentials)
     if is_artifact and not store.exists(MODEL_MANIFEST):
-        check_format(without_secrets(uri), [entry.key for entry in store.list()])
+        names = [entry.key for entry in store.list()]
+        check_format(without_secrets(uri), names)
+        refuse_language_model(format_of(names))
         print(f"downloading the model {without_secrets(uri)}", flush=True)
         store.download_folder(folder)
         return read_model_folder(folder)
@@ -45,6 +48,7 @@ def download_model(
             f"model_uri {without_secrets(uri)}: {error}. Give the address of a model of train, or of an exported "
             "version such as s3://models/digits/3"
         ) from None
+    refuse_language_model(manifest.format)
     print(f"downloading the model {without_secrets(uri)}", flush=True)
     store.download_folder(folder, expected=manifest.files)
     return manifest

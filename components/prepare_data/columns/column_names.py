@@ -8,7 +8,10 @@ from kfp_distributed.components.prepare_data.preparation_options import Options
 
 DEFAULT_LABEL = "label"
 """Name of the label, if no other one is named."""
-_NO_LABEL = 'Set label_column to the column of the labels, or to "" to keep rows without a label'
+_NO_LABEL = (
+    'Set label_column to the column of the labels, or to "" to keep rows without a label. Rows for a language model '
+    "have messages, conversations, prompt and completion, instruction and output, or text"
+)
 
 
 class ColumnsMissing(ValueError):

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 from numpy.typing import NDArray
 
-from kfp_distributed.components.prepare_data.columns.json_texts import TOO_DEEP
+from kfp_distributed.components.prepare_data.columns.json_texts import TOO_DEEP, text_of_json
 from kfp_distributed.components.prepare_data.columns.spelled_values import LOSES_DIGITS, MERGED_FROM, are_merged
 from kfp_distributed.components.prepare_data.sources.chunks import CountRows, FilePart, ignore_count
 from kfp_distributed.components.prepare_data.sources.read_rows import Reject, Rows, one_batch
@@ -349,6 +349,10 @@ def explain(
             return key, "occurs twice in the line: remove one of them"
         seen.add(key)
         text = json.dumps(_plain(value))
+        try:
+            text_of_json(_plain(value))
+        except ValueError as error:
+            return key, str(error)
         if key in types and not fit(f"{{{json.dumps(key)}: {text}}}".encode(), {key: types[key]}):
             return key, (
                 f"is {text[:40]}, but {_KINDS.get(str(types[key]), str(types[key]))} "

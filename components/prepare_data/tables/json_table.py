@@ -202,7 +202,9 @@ def _survey(files: Sequence[SourcePath], names: Sequence[str]) -> dict[str, tupl
                     values = [value for row in rows if (value := row.get(name)) is not None]
                     if values and (name not in found or not _is_open(_type_of(values))):
                         texts = [value for value in values if isinstance(value, str) and value.strip()]
-                        found[name] = _type_of(values), pa.array(texts, pa.string())
+                        # Arrow takes no half of a character, which the read of the row refuses.
+                        encoded = [text.encode(errors="replace") for text in texts]
+                        found[name] = _type_of(values), pa.array(encoded, pa.string())
     nothing = (pa.null(), pa.array([], pa.string()))
     return {name: found.get(name, nothing) for name in names}
 

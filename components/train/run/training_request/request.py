@@ -24,7 +24,7 @@ from kfp_distributed.storage.model import ModelIncomplete
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.shards import fetch_manifest
 from kfp_distributed.storage.uri import join_uri, parse_uri, uri_beside
-from kfp_distributed.trainers.programs.base_model import check_files, is_in_store, parse_hub, stored_files
+from kfp_distributed.trainers.programs.base_model import check_files, hub_hint, is_in_store, parse_hub, stored_files
 from kfp_distributed.trainers.programs.language_parameters import micro_batches
 from kfp_distributed.trainers.programs.program import (
     ELASTIC,
@@ -201,7 +201,7 @@ def _check_base_model(address: str) -> None:
         elif not parse_hub(address) and not Path(address).is_absolute():
             raise ValueError(
                 f"base_model is {address!r}; allowed are an address such as s3://bucket/model, "
-                "hf://OWNER/NAME@REVISION, and the full path of a folder of each replica"
+                f"hf://OWNER/NAME@REVISION, and the full path of a folder of each replica{hub_hint(address)}"
             )
     except (ModelIncomplete, ValueError) as error:
         raise ValueError(f"train_parameters of {LANGUAGE_MODEL}: {error}") from None

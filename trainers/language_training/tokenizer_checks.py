@@ -1,0 +1,54 @@
+"""Checks that the tokenizer, the rows and the model fit."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase, Trainer
+
+
+@contextmanager
+def template_errors(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any], loss_on: str) -> Iterator[None]:
+    """Name the parameters if the preparation of rows fails because of the chat template.
+
+    Args:
+        tokenizer: The tokenizer.
+        row: A row as `language_rows` returns it.
+        loss_on: The parameter of this name.
+
+    Raises:
+        ValueError: The template is missing, or lacks what loss_on needs.
+    """
+    if not tokenizer.chat_template and ("messages" in row or isinstance(row.get("prompt"), list)):
+        raise ValueError(
+            "the tokenizer of base_model has no chat template, which conversations need: set chat_template"
+        )
+    try:
+        yield
+    except ValueError as error:
+        if loss_on != "assistant" or "endgeneration" in str(tokenizer.chat_template):
+            raise
+        raise ValueError(
+            'loss_on is "assistant", and the chat template marks no answers with {% generation %} and {% endgeneration '
+            f"%}}: set chat_template to one that does, or another loss_on ({error})"
+        ) from None
+
+
+def check_tokens(trainer: Trainer) -> None:
+    """Check that a model has each token of its rows, and that of the padding.
+
+    Some models lack tokens of their tokenizer that no text has, such as those of images.
+
+    Raises:
+        ValueError: It has not.
+    """
+    size = trainer.model.get_input_embeddings().weight.shape[0]
+    datasets = [dataset for dataset in (trainer.train_dataset, trainer.eval_dataset) if dataset]
+    rows = (max(tokens, default=0) for dataset in datasets for tokens in dataset["input_ids"])
+    largest = max(chain([trainer.processing_class.pad_token_id or 0], rows))
+    if largest >= size:
+        raise ValueError(
+            f"the rows have the token {largest} of the tokenizer, and base_model has the tokens 0 to {size - 1}: save "
+            "the model with the tokenizer that belongs to it"
+        )

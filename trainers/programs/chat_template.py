@@ -1,0 +1,33 @@
+"""Checks a chat template as transformers compiles it."""
+
+
+def check_chat_template(template: str) -> None:
+    """Check the syntax of a chat template, if jinja2 is installed.
+
+    Raises:
+        ValueError: It is wrong. The message has the line.
+    """
+    try:
+        from jinja2 import TemplateSyntaxError, nodes
+        from jinja2.ext import Extension, loopcontrols
+        from jinja2.parser import Parser
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ImportError:  # In a replica. The step has it.
+        return
+
+    class Generation(Extension):
+        """The block that marks answers, as transformers adds it to Jinja."""
+
+        tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
+
+        def parse(self, parser: Parser) -> nodes.Node:
+            line = next(parser.stream).lineno
+            return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
+    try:
+        environment.compile(template)
+    except TemplateSyntaxError as error:
+        raise ValueError(f"chat_template is no template of Jinja: line {error.lineno}: {error.message}") from None
