@@ -78,6 +78,8 @@ def test_render_prints_the_estimate(base):
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 0
     assert "\n# base_model has 8,030,261,248 parameters, and 41,943,040 of an adapter are trained; " in done.output
-    done = CliRunner().invoke(main, [*words, "--distribution-specification", '{"worker_gpu_memory": "16Gi"}'])
+    done = CliRunner().invoke(
+        main, [*words, "--distribution-specification", '{"worker_gpus": 1, "worker_gpu_memory": "16Gi"}']
+    )
     assert (done.exit_code, done.output.count("\n")) == (2, 1)
     assert "needs about 18.3 GiB on each GPU" in done.output

@@ -69,6 +69,7 @@ weights = load_file(folder / "model.safetensors")
 for name, changed in (
     ("fewer", {key: value for key, value in weights.items() if "layers.1" not in key}),
     ("more", {**weights, "model.layers.2.mlp.up_proj.weight": torch.zeros(32, 16)}),
+    ("old buffer", {**weights, "model.layers.0.self_attn.masked_bias": torch.zeros(1)}),
 ):
     save_file(changed, folder / "model.safetensors", {"format": "pt"})
     found[name] = result(lambda: load_base(folder, "", "full")[0] and "")
@@ -126,7 +127,7 @@ def test_a_name_of_no_layer_is_refused(found, targets, wrong):
     assert found[targets].startswith(
         f"lora_target_modules is {targets!r}, and no layer has the name {wrong!r}; allowed"
     )
-    assert found[targets].endswith(": down_proj, gate_proj, k_proj, lm_head, o_proj, q_proj, up_proj, v_proj")
+    assert found[targets].endswith(": down_proj, embed_tokens, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj")
 
 
 @pytest.mark.parametrize(
@@ -134,3 +135,4 @@ def test_a_name_of_no_layer_is_refused(found, targets, wrong):
 )
 def test_weights_of_another_model_are_refused(found, weights, key):
     assert found[weights].startswith(f"the weights of base_model are not those of its config.json ({key}")
+    assert found["old buffer"] == ""

@@ -116,6 +116,7 @@ def test_the_largest_micro_batch_that_fits(parameters, gib, rows):
             "54.7",
             "what fits: micro_batch_size 4 (21.8 GiB), or max_length 1024 and micro_batch_size 8 (21.8 GiB)",
         ),
+        ({"max_length": 32768}, 24, "36.0", "what fits: max_length 8192 (21.8 GiB)"),
     ],
 )
 def test_what_needs_more_memory_is_refused_with_what_fits(parameters, gib, needed, choices):

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from peft import LoraConfig, PeftModel
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
 
@@ -30,13 +31,14 @@ def check_targets(model: PreTrainedModel, targets: str) -> None:
     Raises:
         ValueError: It has not.
     """
-    linear = {name for name, layer in model.named_modules() if isinstance(layer, torch.nn.Linear)}
+    kinds, head = (torch.nn.Linear, torch.nn.Embedding, Conv1D), model.get_output_embeddings()  # trl adapts no head.
+    known = {name for name, layer in model.named_modules() if isinstance(layer, kinds) and layer is not head}
     for target in () if targets == "all-linear" else map(str.strip, targets.split(",")):
-        if not any(f".{name}".endswith(f".{target}") for name in linear) or not target:
-            known = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
+        if not any(f".{name}".endswith(f".{target}") for name in known) or not target:
+            names = ", ".join(sorted({name.rpartition(".")[2] for name in known}))
             raise ValueError(
                 f'lora_target_modules is {targets!r}, and no layer has the name {target!r}; allowed are "all-linear", '
-                f"or names of linear layers, separated by commas: {known}"
+                f"or names of layers, separated by commas: {names}"
             )
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -103,12 +104,23 @@ def load_base(folder: Path, chat_template: str, method: str) -> tuple[PreTrained
     model, loaded = AutoModelForCausalLM.from_pretrained(
         folder, dtype=kind, use_safetensors=True, output_loading_info=True, **known
     )
-    if wrong := {name: sorted(loaded[f"{name}_keys"]) for name in ("missing", "unexpected") if loaded[f"{name}_keys"]}:
+    # Models of earlier versions have buffers that no model has any more.
+    parameters = {_numberless(name) for name, _ in model.named_parameters()}
+    keys = {
+        "missing": loaded["missing_keys"],
+        "unexpected": {*filter(lambda key: _numberless(key) in parameters, loaded["unexpected_keys"])},
+    }
+    if wrong := {name: sorted(found) for name, found in keys.items() if found}:
         names = "; ".join(f"{name}: {', '.join(keys[:3])}{', ...' * (len(keys) > 3)}" for name, keys in wrong.items())
         raise ValueError(f"the weights of base_model are not those of its config.json ({names}): save both together")
     tokenizer = AutoTokenizer.from_pretrained(folder, **known)
     tokenizer.chat_template = chat_template or tokenizer.chat_template
     return model, tokenizer
+
+
+def _numberless(name: str) -> str:
+    """Return the name of a weight without the number of its layer."""
+    return re.sub(r"\d+", "", name)
 
 
 def has_bfloat16() -> bool:
@@ -198,7 +210,8 @@ def supervised_tuning(
     check_ranks(arguments.device)
     arguments._n_gpu = min(1, arguments.n_gpu)  # With others, a rank would share its rows among them.
     model, tokenizer = load_base(base_folder(parameters.base_model), parameters.chat_template, parameters.method)
-    check_targets(model, parameters.lora_target_modules)
+    if parameters.method == "lora":
+        check_targets(model, parameters.lora_target_modules)
     with template_errors(tokenizer, rows[0], parameters.loss_on):
         trainer = SupervisedTuning(
             model,

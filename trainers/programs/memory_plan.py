@@ -17,6 +17,7 @@ PARTS = (*MemoryEstimate._fields[:-1], "CUDA")
 """Names of the parts of a `MemoryEstimate` for users."""
 
 _MICRO_BATCHES = (1, 2, 4, 8)
+_SHORTEST = 256  # A smaller max_length cuts most rows.
 
 
 def gibibytes(number: int) -> str:
@@ -84,10 +85,10 @@ def fit_to_memory(
     if fitting and given in (0, fitting.micro_batch_size):
         return fitting
     least = replace(parameters, micro_batch_size=given or 1)
-    choices = []
+    choices: list[str] = []
     for change in _changes(parameters):
         found = _largest_that_fits(size, replace(parameters, **change), ranks, memory)
-        if found:
+        if found and not ("max_length" in change and any("max_length" in choice for choice in choices)):
             if given not in (0, found.micro_batch_size):
                 change = {**change, "micro_batch_size": found.micro_batch_size}
             words = " and ".join(f"{name} {str(value).lower()}" for name, value in change.items())
@@ -95,8 +96,8 @@ def fit_to_memory(
     estimate = memory_estimate(size, least, ranks)
     raise ValueError(
         f"method {parameters.method} with micro_batch_size {least.micro_batch_size} needs about "
-        f"{gibibytes(estimate.total)} GiB on each GPU ({_parts(estimate)}), and worker_gpu_memory is "
-        f"{gibibytes(memory)} GiB; "
+        f"{gibibytes(estimate.total)} GiB on each GPU for rows of max_length {least.max_length} ({_parts(estimate)}), "
+        f"and worker_gpu_memory is {gibibytes(memory)} GiB; "
         + (f"what fits: {', or '.join(choices)}" if choices else "use GPUs with more memory, or a smaller model")
     )
 
@@ -123,5 +124,6 @@ def _changes(parameters: LanguageModelParameters) -> Iterator[Mapping[str, Any]]
         yield lora
     if checkpointing and lora:
         yield {**lora, **checkpointing}
-    if parameters.max_length > 1:
-        yield {"max_length": parameters.max_length // 2}
+    length = parameters.max_length
+    while (length := length // 2) >= _SHORTEST:
+        yield {"max_length": length}

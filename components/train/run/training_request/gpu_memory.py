@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kfp_distributed.components.train.describe.value_kinds import bytes_of
-from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.errors import KeyNotFound
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.trainers.programs.base_model import is_in_store, parse_hub
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
@@ -43,8 +43,8 @@ def read_size(address: str) -> ModelSize:
 def plan_memory(parameters: Mapping[str, Any], ranks: int, gpu_memory: str | None) -> tuple[dict[str, Any], str]:
     """Return the parameters of `language_model` for the memory of a GPU, and a line for the log; "" for none.
 
-    With a known memory of the GPUs and a known size of the model, micro_batch_size is set. The size is unknown if
-    `read_size` fails, such as for a folder that only replicas have. This is no error.
+    With a known memory of the GPUs and a known size of the model, micro_batch_size is set. The size is unknown for a
+    folder that only replicas have, and for others of which `read_size` knows none. This is no error.
 
     Args:
         parameters: Its parameters, which are checked.
@@ -53,10 +53,11 @@ def plan_memory(parameters: Mapping[str, Any], ranks: int, gpu_memory: str | Non
 
     Raises:
         ValueError: The training needs more memory. The message has the estimate and what fits.
+        StorageError: The store cannot be read. Another attempt of the step must plan the same job.
     """
     try:
         size = read_size(parameters["base_model"])
-    except (StorageError, OSError, ValueError) as error:
+    except (KeyNotFound, OSError, ValueError) as error:
         return {**parameters}, f"worker_gpu_memory {gpu_memory} is not checked: {error}" if gpu_memory else ""
     planned = LanguageModelParameters(**parameters)
     if not gpu_memory:
