@@ -62,7 +62,8 @@ def planned_job(
     """
     with tempfile.TemporaryDirectory() as folder:
         is_of_texts = isinstance(train_specification, Mapping) and train_specification.get("trainer") == LANGUAGE_MODEL
-        Path(folder, DATASET_MANIFEST).write_text(_dataset(is_of_texts=is_of_texts).to_json())
+        loss_on = train_parameters.get("loss_on") if isinstance(train_parameters, Mapping) else None
+        Path(folder, DATASET_MANIFEST).write_text(_dataset(loss_on, is_of_texts=is_of_texts).to_json())
         job = plan_job(
             Request(
                 train_uri=folder,
@@ -76,13 +77,18 @@ def planned_job(
     return replace(job, description=replace(job.description, **_URIS))
 
 
-def _dataset(*, is_of_texts: bool) -> DatasetManifest:
-    """Return a dataset that any training accepts: of texts for `language_model`, or of rows with a label."""
+def _dataset(loss_on: object, *, is_of_texts: bool) -> DatasetManifest:
+    """Return a dataset that any training accepts: of rows for `language_model`, or of rows with a label."""
     rows = 10**9
     shards = (Shard("rows", rows, 0, ""),)
     if is_of_texts:
-        column = Column("text", "kept", "string", source_type="required text")
-        return DatasetManifest("train", (column,), Label("", task="none"), shards, (), 0, "", shuffled=True)
+        forms = {
+            "assistant": {"messages": "conversation"},
+            "completion": dict.fromkeys(("prompt", "completion"), "required text"),
+        }
+        kinds = forms.get(str(loss_on), {"text": "required text"})
+        columns = tuple(Column(name, "kept", "string", source_type=kind) for name, kind in kinds.items())
+        return DatasetManifest("train", columns, Label("", task="none"), shards, (), 0, "", shuffled=True)
     return DatasetManifest("train", (), Label("label", ("",)), shards, (rows,), 0, "")
 
 

@@ -7,6 +7,7 @@ import click
 from kfp_distributed.cli.options import JsonOrFile, WrongArgument, check_image, check_namespace
 from kfp_distributed.cli.rendered_objects import as_yaml, operator_line, planned_job, rendered_objects
 from kfp_distributed.components.train.describe.manifests.cluster_settings import Operator
+from kfp_distributed.storage.errors import StorageError
 
 _JSON = JsonOrFile()
 
@@ -47,7 +48,8 @@ def command(
     """Print the objects that a train step would create, as YAML.
 
     These are the job, its ConfigMap, the TrainingRuntime of a TrainJob, and PersistentVolumeClaims for volumes with a
-    size. It needs neither a cluster nor a dataset. The three dicts are JSON, or @ and the name of a file with JSON.
+    size. It needs neither a cluster nor a dataset. Of a base_model in a store, it reads the names of the files and
+    config.json. The three dicts are JSON, or @ and the name of a file with JSON.
     """
     if image and isinstance(train_specification, dict):
         train_specification = {**train_specification, "image": image}
@@ -59,7 +61,7 @@ def command(
     try:
         job = planned_job(train_specification, train_parameters, distribution_specification)
         objects = rendered_objects(job, namespace, version, operator)
-    except ValueError as error:
+    except (OSError, StorageError, ValueError) as error:
         raise WrongArgument(str(error)) from None
     comments = operator_line(job.specification, operator) + "".join(f"# {note}\n" for note in job.notes)
     click.echo(as_yaml(objects, full=full, comments=comments), nl=False)

@@ -83,3 +83,10 @@ def test_render_prints_the_estimate(base):
     )
     assert (done.exit_code, done.output.count("\n")) == (2, 1)
     assert "needs about 18.3 GiB on each GPU" in done.output
+
+
+@pytest.mark.parametrize("loss_on", ["auto", "all", "completion", "assistant"])
+def test_render_takes_each_loss(base, loss_on):
+    words = ["render", "--train-specification", '{"trainer": "language_model", "image": "x:1"}', "--train-parameters"]
+    done = CliRunner().invoke(main, [*words, json.dumps({"base_model": str(base), "loss_on": loss_on})])
+    assert done.exit_code == 0, done.output

@@ -11,21 +11,21 @@ from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.cluster_api.configuration import connect
 from kfp_distributed.components.train.run.runners.kubernetes.logs.pod_log import LogReader
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300), pytest.mark.takes(50)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300), pytest.mark.takes(70)]
 
-COUNT = 36_000
+COUNT, EACH = 36_000, 3000
 
 # 36 MB in 36 s or more. The kubelet looks at the size every 10 s, and serves the newest file alone. Twice as fast, a
-# reader on a busy machine once missed the last lines of a file. stdout and stderr alternate. Each 500th line has more
-# than 16 KiB, so it has two parts in the file. No line of the other stream is printed within 50 ms of it, because it
-# could come between the parts.
+# reader on a busy machine once missed the last lines of a file. stdout and stderr alternate. Each 3,000th line has more
+# than 16 KiB, so it has two parts in the file. No line of the other stream is printed within a second of it, because it
+# could come between the parts: 50 ms were too few on a busy machine.
 PROGRAM = f"""\
 import os, time
 for number in range({COUNT}):
-    line = f"{{number}} " + ("x" * 20_000 if number % 500 == 50 else "y" * 900) + "\\n"
+    line = f"{{number}} " + ("x" * 20_000 if number % {EACH} == 50 else "y" * 900) + "\\n"
     os.write(1 + number // 100 % 2, line.encode())
     if number % 100 == 99:
-        time.sleep(0.1)"""
+        time.sleep(1 if number % {EACH} in (99, {EACH - 1}) else 0.1)"""
 
 
 @pytest.fixture
@@ -83,4 +83,4 @@ def test_a_log_that_is_rotated_is_read_once(api, namespace, pod):
     for stream in (0, 1):
         printed = [number for number in range(COUNT) if number // 100 % 2 == stream]
         assert [number for number in numbers if number // 100 % 2 == stream] == printed
-    assert Counter(len(text) for _, _, text in texts) == {900: COUNT - COUNT // 500, 20_000: COUNT // 500}
+    assert Counter(len(text) for _, _, text in texts) == {900: COUNT - COUNT // EACH, 20_000: COUNT // EACH}

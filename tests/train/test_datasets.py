@@ -15,7 +15,7 @@ from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetMan
 from kfp_distributed.storage.files import sha256_of
 from kfp_distributed.trainers import train_specification
 
-SIZE, AGE = Column("size", "number", "float32"), Column("age", "number", "float32")
+SIZE, AGE = (Column(name, "number", "float32", mean=2.5) for name in ("size", "age"))
 
 
 def manifest_of(*columns, rows=4, shuffled=True, sha256="0" * 64, seed=0):

@@ -116,8 +116,8 @@ def check_files(address: str, paths: Iterable[str], parameter: str = "base_model
     names = [*filter(is_fetched, paths)]
     if "adapter_config.json" in names:
         raise ValueError(
-            f"{parameter} is {address!r}, which has an adapter: name a complete model, such as one that was saved with "
-            'export = "merged"'
+            f"{parameter} is {address!r}, which has an adapter: name a complete model, such as its subfolder merged, "
+            'if there is one, or a model that was saved with export = "merged"'
         )
     missing = [what for what, patterns in NEEDED.items() if not _has_any(names, patterns)]
     if missing:

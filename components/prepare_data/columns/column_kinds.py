@@ -231,10 +231,11 @@ def _are_equal(values: pa.Array, others: pa.Array, *, may_round: bool) -> bool:
             return False
         if may_round or not types.is_integer(found):
             return True
-    # A decimal of few digits has no room for all that another number may have.
+    # A decimal of few digits has no room for all that another number may have, and Arrow makes no 16-bit floats.
     back = pa.decimal256(76, found.scale) if types.is_decimal(found) else values.type
+    back = pc.CastOptions(pa.float64() if types.is_floating(found) else back, allow_float_truncate=True)
     try:
-        return pc.all(pc.equal(others.cast(back), values.cast(back))).as_py() is not False
+        return pc.all(pc.equal(others.cast(options=back), values.cast(options=back))).as_py() is not False
     except pa.ArrowException:
         return False
 
@@ -257,20 +258,19 @@ def _are_numbers_of(texts: pa.StringArray, others: pa.Array) -> bool:
 
 def _parts_of(values: pa.Array, others: pa.Array) -> list[tuple[pa.Array, pa.Array]] | None:
     """Return the entries of lists, keys and values of maps, or fields of structs in pairs; None if fields are lost."""
-    if pa.types.is_map(values.type) and pa.types.is_map(others.type):
-        # Of a slice, Arrow returns the keys and values of all rows.
-        first, last = ([part.offsets[index].as_py() for part in (values, others)] for index in (0, -1))
-        rows = [slice(*ends) for ends in zip(first, last, strict=True)]
-        return [(values.keys[rows[0]], others.keys[rows[1]]), (values.items[rows[0]], others.items[rows[1]])]
-    if pa.types.is_map(values.type):  # Arrow has made lists of pairs of it.
-        pair = zip(others.type.value_type, (values.type.key_type, values.type.item_type), strict=True)
-        values = values.cast(pa.list_(pa.struct([field.with_type(kind) for field, kind in pair])))
+    values, others = (_pairs(part) if pa.types.is_map(part.type) else part for part in (values, others))
     if not pa.types.is_struct(values.type):
         return [(values.flatten(), others.flatten())]
     names, known = ([field.name for field in part.type] for part in (values, others))
     if not {*names} <= {*known} or len({*names}) < len(names) or len({*known}) < len(known):
         return None
     return [(values.field(name), others.field(name)) for name in names]
+
+
+def _pairs(maps: pa.Array) -> pa.Array:
+    """Return maps as lists of pairs, as Arrow casts them. `keys` of a slice has those of other rows, too."""
+    fields = [("key", maps.type.key_type), ("value", maps.type.item_type)]
+    return maps.cast(pa.list_(pa.struct(fields)))
 
 
 def _infinities(values: pa.Array) -> int:

@@ -299,13 +299,13 @@ class _Converter:
             return cast_kept(values, kind)
         except pa.ArrowInvalid:
             return self._fitting(name, values, kind)
-        except pa.ArrowNotImplementedError as error:
+        except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             raise ValueError(
                 f"column {name!r} has values of type {values.type}, not {kind}: {one_line(error)}. "
                 + (
                     "Write this type in all files"
                     if self._has_given_kinds
-                    else "Declare its kind in columns, or leave the column out (drop_columns)"
+                    else "Declare another kind in columns, or leave the column out (drop_columns)"
                 )
             ) from None
 
