@@ -47,9 +47,6 @@ def align(manifest: DatasetManifest, columns: Sequence[Mapping[str, Any]], label
                 raise ValueError(_difference(f"the {key} of column {name!r} is", own[name][1][key], value))
     for column in columns:
         other = own[column["name"]][0]
-        numbers = (other.mean, other.std), (column.get("mean"), column.get("std"))
-        if column["kind"] == "number" and (0.0, 1.0) in numbers:  # No value, from which nothing is known.
-            continue
         if _meaning(column, other.source_type) != _meaning(column, column.get("source_type", other.source_type)):
             what = f"the source_type of column {column['name']!r} is"
             raise ValueError(_difference(what, other.source_type, column["source_type"]))

@@ -65,10 +65,13 @@ found = {
     **{name: result(check_targets, load_base(folder, "", "full")[0], name)
        for name in ("all-linear", "q_proj, mlp.up_proj", "q_proj,v_porj", "q_proj,,", "all-linear,q_proj", "proj")},
 }
+tied = AutoModelForCausalLM.from_config(LlamaConfig(**{**config.to_dict(), "tie_word_embeddings": True}))
+found["tied"] = result(check_targets, tied, "embed_tokens")
 weights = load_file(folder / "model.safetensors")
 for name, changed in (
     ("fewer", {key: value for key, value in weights.items() if "layers.1" not in key}),
     ("more", {**weights, "model.layers.2.mlp.up_proj.weight": torch.zeros(32, 16)}),
+    ("other biases", {**weights, "model.layers.0.self_attn.q_proj.bias": torch.zeros(16)}),
     ("old buffer", {**weights, "model.layers.0.self_attn.masked_bias": torch.zeros(1)}),
 ):
     save_file(changed, folder / "model.safetensors", {"format": "pt"})
@@ -114,6 +117,11 @@ def test_a_token_that_the_model_does_not_have_is_named(found):
     )
 
 
+def test_embeddings_that_share_the_weight_of_the_head_are_not_adapted(found):
+    """The adapter would be merged into the head, too."""
+    assert found["tied"].endswith(": down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj")
+
+
 @pytest.mark.parametrize("targets", ["all-linear", "q_proj, mlp.up_proj"])
 def test_the_names_of_layers_are_those_of_the_model(found, targets):
     assert found[targets] is None
@@ -131,7 +139,12 @@ def test_a_name_of_no_layer_is_refused(found, targets, wrong):
 
 
 @pytest.mark.parametrize(
-    ("weights", "key"), [("fewer", "missing: model.layers.1."), ("more", "unexpected: model.layers.2")]
+    ("weights", "key"),
+    [
+        ("fewer", "missing: model.layers.1."),
+        ("more", "unexpected: model.layers.2"),
+        ("other biases", "unexpected: model.layers.0.self_attn.q_proj.bias"),
+    ],
 )
 def test_weights_of_another_model_are_refused(found, weights, key):
     assert found[weights].startswith(f"the weights of base_model are not those of its config.json ({key}")

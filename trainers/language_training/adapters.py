@@ -31,8 +31,10 @@ def check_targets(model: PreTrainedModel, targets: str) -> None:
     Raises:
         ValueError: It has not.
     """
-    kinds, head = (torch.nn.Linear, torch.nn.Embedding, Conv1D), model.get_output_embeddings()  # trl adapts no head.
-    known = {name for name, layer in model.named_modules() if isinstance(layer, kinds) and layer is not head}
+    kinds, head = (torch.nn.Linear, torch.nn.Embedding, Conv1D), model.get_output_embeddings()
+    # trl adapts no head. An adapter of embeddings that share its weight would be merged into the head, too.
+    shared = head.weight if head else None
+    known = {name for name, layer in model.named_modules() if isinstance(layer, kinds) and layer.weight is not shared}
     for target in () if targets == "all-linear" else map(str.strip, targets.split(",")):
         if not any(f".{name}".endswith(f".{target}") for name in known) or not target:
             names = ", ".join(sorted({name.rpartition(".")[2] for name in known}))

@@ -34,6 +34,8 @@ from kfp_distributed.trainers.language_training.update_order import update_order
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters, micro_batches
 
 _TENTH = 0.1
+_OLD_BUFFERS = re.compile(r"(attn|attention)\.(masked_)?bias$|inv_freq$|position_ids$")
+"""Weights in files of earlier versions that no model has any more."""
 _FORMS = (("messages", "tools"), ("prompt", "completion", "tools"), ("text",))
 
 
@@ -104,23 +106,14 @@ def load_base(folder: Path, chat_template: str, method: str) -> tuple[PreTrained
     model, loaded = AutoModelForCausalLM.from_pretrained(
         folder, dtype=kind, use_safetensors=True, output_loading_info=True, **known
     )
-    # Models of earlier versions have buffers that no model has any more.
-    parameters = {_numberless(name) for name, _ in model.named_parameters()}
-    keys = {
-        "missing": loaded["missing_keys"],
-        "unexpected": {*filter(lambda key: _numberless(key) in parameters, loaded["unexpected_keys"])},
-    }
+    unexpected = {key for key in loaded["unexpected_keys"] if not _OLD_BUFFERS.search(key)}
+    keys = {"missing": loaded["missing_keys"], "unexpected": unexpected}
     if wrong := {name: sorted(found) for name, found in keys.items() if found}:
         names = "; ".join(f"{name}: {', '.join(keys[:3])}{', ...' * (len(keys) > 3)}" for name, keys in wrong.items())
         raise ValueError(f"the weights of base_model are not those of its config.json ({names}): save both together")
     tokenizer = AutoTokenizer.from_pretrained(folder, **known)
     tokenizer.chat_template = chat_template or tokenizer.chat_template
     return model, tokenizer
-
-
-def _numberless(name: str) -> str:
-    """Return the name of a weight without the number of its layer."""
-    return re.sub(r"\d+", "", name)
 
 
 def has_bfloat16() -> bool:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase, Trainer
@@ -27,7 +26,7 @@ def template_errors(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any], 
     try:
         yield
     except ValueError as error:
-        if loss_on != "assistant" or "endgeneration" in str(tokenizer.chat_template):
+        if loss_on != "assistant" or "training-compatible" not in str(error):
             raise
         raise ValueError(
             'loss_on is "assistant", and the chat template marks no answers with {% generation %} and {% endgeneration '
@@ -45,10 +44,12 @@ def check_tokens(trainer: Trainer) -> None:
     """
     size = trainer.model.get_input_embeddings().weight.shape[0]
     datasets = [dataset for dataset in (trainer.train_dataset, trainer.eval_dataset) if dataset]
-    rows = (max(tokens, default=0) for dataset in datasets for tokens in dataset["input_ids"])
-    largest = max(chain([trainer.processing_class.pad_token_id or 0], rows))
-    if largest >= size:
-        raise ValueError(
-            f"the rows have the token {largest} of the tokenizer, and base_model has the tokens 0 to {size - 1}: save "
-            "the model with the tokenizer that belongs to it"
-        )
+    largest = max(max(tokens, default=0) for dataset in datasets for tokens in dataset["input_ids"])
+    padding = trainer.processing_class.pad_token_id or 0
+    if largest < size and (padding < size or trainer.args.per_device_train_batch_size == 1):
+        return
+    what = f"the rows have the token {largest}" if largest >= size else f"the padding is the token {padding}"
+    raise ValueError(
+        f"{what} of the tokenizer, and base_model has the tokens 0 to {size - 1}: save the model with the tokenizer "
+        "that belongs to it"
+    )

@@ -22,7 +22,8 @@ def check_chat_template(template: str) -> None:
 
         def parse(self, parser: Parser) -> nodes.Node:
             line = next(parser.stream).lineno
-            return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.CallBlock(self.call_method("parse"), [], [], body).set_lineno(line)
 
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
@@ -31,3 +32,5 @@ def check_chat_template(template: str) -> None:
         environment.compile(template)
     except TemplateSyntaxError as error:
         raise ValueError(f"chat_template is no template of Jinja: line {error.lineno}: {error.message}") from None
+    except (SyntaxError, RecursionError) as error:  # The Python code of the template, such as a `break` of no loop.
+        raise ValueError(f"chat_template is no template of Jinja: {error}") from None

@@ -45,15 +45,15 @@ def _expected_size(content: BinaryIO) -> int:
     """Return how many bytes a safetensors file has by its header; 0 if it has none."""
     length = int.from_bytes(content.read(8), "little")
     try:
-        tensors = json.loads(content.read(length)) if length <= _LARGEST_HEADER else {}
+        tensors = json.loads(content.read(length) if length <= _LARGEST_HEADER else "")
         ends = [tensor["data_offsets"][1] for name, tensor in tensors.items() if name != "__metadata__"]
-        return int(8 + length + max(ends, default=0)) if tensors else 0
-    except (ValueError, TypeError, LookupError, AttributeError):
+        return int(8 + length + max(ends, default=0)) if length else 0
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return 0
 
 
 def _named_files(file: Path) -> set[str]:
     try:
         return {*map(str, json.loads(file.read_bytes())["weight_map"].values())}
-    except (ValueError, TypeError, LookupError, AttributeError):
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return {"no files of weights (weight_map)"}

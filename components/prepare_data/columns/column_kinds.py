@@ -217,13 +217,16 @@ def _are_equal(values: pa.Array, others: pa.Array, *, may_round: bool) -> bool:
     found, kind, types = plain_type(values.type), others.type, pa.types
     if types.is_null(found) or types.is_string(kind) or types.is_large_string(kind):
         return True
+    if types.is_null(kind):
+        return values.null_count == len(values)
     if types.is_nested(found):
         parts = _parts_of(values, others)
         return parts is not None and all(_are_equal(*pair, may_round=may_round) for pair in parts)
     is_time, has_zone = ({test(kind) for kind in (found, kind)} for test in (types.is_temporal, _has_zone))
     if types.is_string(found) or types.is_large_string(found) or types.is_binary(found) or types.is_large_binary(found):
-        # Arrow refuses texts that are no times or booleans.
-        return True in is_time or types.is_boolean(kind) or _are_numbers_of(values.cast(pa.string()), others)
+        # Arrow keeps all bytes, and refuses texts that are no times or booleans.
+        is_kept = "binary" in str(kind) or True in is_time or types.is_boolean(kind)
+        return is_kept or _are_numbers_of(values.cast(pa.string()), others)
     if len(is_time) == 2 or len(has_zone) == 2:
         return False
     if types.is_floating(kind):
@@ -232,7 +235,7 @@ def _are_equal(values: pa.Array, others: pa.Array, *, may_round: bool) -> bool:
         if may_round or not types.is_integer(found):
             return True
     # A decimal of few digits has no room for all that another number may have, and Arrow makes no 16-bit floats.
-    back = pa.decimal256(76, found.scale) if types.is_decimal(found) else values.type
+    back = pa.decimal256(76, found.scale) if types.is_decimal(found) else found
     back = pc.CastOptions(pa.float64() if types.is_floating(found) else back, allow_float_truncate=True)
     try:
         return pc.all(pc.equal(others.cast(options=back), values.cast(options=back))).as_py() is not False
@@ -250,7 +253,8 @@ def _are_numbers_of(texts: pa.StringArray, others: pa.Array) -> bool:
     are_right = pc.equal(number_names(texts, of_any_form=True), results)
     if pa.types.is_floating(others.type):
         numbers = numbers_of(texts).cast(others.type)
-        are_rounded = pc.and_(pc.is_finite(numbers.cast(pa.float64())), pc.invert(are_merged(numbers)))
+        lose_digits = pc.and_(pc.match_substring_regex(texts, r"^\s*[-+]?\d+\s*$"), are_merged(numbers))
+        are_rounded = pc.and_(pc.is_finite(numbers.cast(pa.float64())), pc.invert(lose_digits))
         are_words = pc.match_substring_regex(texts, r"^\s*[-+]?(?i:nan|inf(inity)?)\s*$")
         are_right = pc.or_(pc.or_(are_right, pc.fill_null(are_rounded, False)), are_words)
     return pc.all(are_right).as_py() is not False

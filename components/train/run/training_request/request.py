@@ -211,11 +211,8 @@ def _plan_memory(
     parameters: Mapping[str, Any], ranks: int, specification: DistributionSpecification
 ) -> tuple[dict[str, Any], str]:
     """Return the result of `plan_memory`. Its errors name the trainer."""
-    memory = specification.worker_gpu_memory
     try:
-        if memory and not specification.worker_gpus:
-            raise ValueError(f"worker_gpu_memory is {memory!r}, and there are no GPUs: set worker_gpus, too")
-        return plan_memory(parameters, ranks, memory)
+        return plan_memory(parameters, ranks, specification.worker_gpu_memory)
     except ValueError as error:
         raise ValueError(f"train_parameters of {LANGUAGE_MODEL}: {error}") from None
 
