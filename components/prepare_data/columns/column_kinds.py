@@ -218,7 +218,7 @@ def _are_equal(values: pa.Array, others: pa.Array, *, may_round: bool) -> bool:
     if types.is_null(found) or types.is_string(kind) or types.is_large_string(kind):
         return True
     if types.is_null(kind):
-        return values.null_count == len(values)
+        return bool(values.null_count == len(values))
     if types.is_nested(found):
         parts = _parts_of(values, others)
         return parts is not None and all(_are_equal(*pair, may_round=may_round) for pair in parts)
