@@ -111,14 +111,15 @@ def imported_files(module):
 # Workers have Dask, and a step installs it if its own process needs it.
 # A step installs the library of a format when a model needs it.
 # Without packaging a step asks pip which requirements are met.
-OF_FORMATS = {"tf_keras", "torch"}
+# Chat templates are checked by the plan of a training, whose names of jobs others use too.
+OF_FORMATS, OF_TEMPLATES = {"tf_keras", "torch"}, {"jinja2"}
 NOT_NEEDED = {
     "train": {"pyarrow"},
     "prepare_data": {"dask", "distributed"},
     "evaluate": OF_FORMATS,
     # Signatures of models are read where the library happens to be there.
     "export_model": {"onnx", "tensorflow", "torch"},
-    "predict": {"dask", "distributed", *OF_FORMATS},
+    "predict": {"dask", "distributed", *OF_FORMATS, *OF_TEMPLATES},
 }
 OPTIONAL = {"packaging"}
 
@@ -139,7 +140,9 @@ def test_each_step_installs_what_its_modules_import(step):
 def test_a_pod_of_a_step_installs_what_its_modules_import(module, packages):
     modules = set.union(*(third_party(file.read_text(encoding="utf-8")) for file in imported_files(module)))
     # The pod gets the keys of the store in variables, and asks no API server for them.
-    assert undeclared(modules - OPTIONAL - OF_TENSORFLOW - OF_FORMATS - DRIVERS, (*ENTRY, *packages)) == {
+    assert undeclared(
+        modules - OPTIONAL - OF_TENSORFLOW - OF_FORMATS - OF_TEMPLATES - DRIVERS, (*ENTRY, *packages)
+    ) == {
         "kubernetes",
         "yaml",
     }

@@ -189,6 +189,25 @@ def test_the_step_refuses_a_model_that_cannot_be_fetched(tmp_path, request_of_ch
         plan_job(replace(request, train_parameters={"base_model": address}))
 
 
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        ("a\n{% for", "line 2: unexpected"),
+        ("{{ messages | last_one }}", "line 1: No filter named"),
+        ("{% break %}", "'break' outside loop"),
+        ("{% for m in messages %}{% generation %}{% break %}{% endgeneration %}{% endfor %}", "'break' outside loop"),
+    ],
+)
+def test_the_step_refuses_a_chat_template_that_transformers_does_not_compile(request_of_chats, template, problem):
+    given = {"base_model": "/m", "chat_template": template}
+    error = re.escape(f"train_parameters of language_model: chat_template is no template of Jinja: {problem}")
+    with pytest.raises(ValueError, match=error):
+        plan_job(replace(request_of_chats, train_parameters=given))
+    good = "{% for m in messages %}{% generation %}{{ m | tojson }}{% endgeneration %}{% break %}{% endfor %}"
+    given = {**given, "chat_template": f"{good}{{{{ raise_exception(strftime_now('%Y')) }}}}"}
+    assert plan_job(replace(request_of_chats, train_parameters=given)).description.parameters == given
+
+
 CONFIG = {
     "model_type": "llama",
     "hidden_size": 4096,

@@ -270,11 +270,6 @@ def test_the_error_names_a_value_that_is_not_allowed(trainer, wrong, reason):
         ({"warmup_ratio": 1}, "warmup_ratio is 1.0; allowed is 0 or more than 0, and less than 1"),
         ({"lora_dropout": 1.5}, "lora_dropout is 1.5; allowed is 0 or more than 0, and less than 1"),
         ({"seed": 2**32}, "seed is 4294967296; allowed is 0 or more than 0, and less than 4294967296"),
-        ({"chat_template": "a\n{% for"}, "chat_template is no template of Jinja: line 2: unexpected"),
-        (
-            {"chat_template": "{{ messages | last_one }}"},
-            "chat_template is no template of Jinja: line 1: No filter named",
-        ),
         ({"method": "prefix"}, "method is 'prefix'; allowed is Literal['lora', 'full']"),
     ],
 )
@@ -285,8 +280,7 @@ def test_the_parameters_of_a_language_model_have_their_own_ranges(wrong, reason)
     with pytest.raises(ValueError, match="train_parameters: language_model needs base_model"):
         check_parameters(program, {})
     accepted = {"base_model": "/m", "learning_rate": 0.0, "warmup_ratio": 0.5, "packing": True, "export": "both"}
-    template = "{% for m in messages %}{% generation %}{{ m | tojson }}{% endgeneration %}{% break %}{% endfor %}"
-    accepted |= {"seed": 2**32 - 1, "chat_template": f"{template}{{{{ raise_exception(strftime_now('%Y')) }}}}"}
+    accepted |= {"seed": 2**32 - 1, "chat_template": "{% for"}
     assert check_parameters(program, accepted) == accepted
 
 

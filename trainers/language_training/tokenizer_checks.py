@@ -44,7 +44,8 @@ def check_tokens(trainer: Trainer) -> None:
     """
     size = trainer.model.get_input_embeddings().weight.shape[0]
     datasets = [dataset for dataset in (trainer.train_dataset, trainer.eval_dataset) if dataset]
-    largest = max(max(tokens, default=0) for dataset in datasets for tokens in dataset["input_ids"])
+    rows = (max(tokens, default=0) for dataset in datasets for tokens in dataset["input_ids"])
+    largest = max(rows, default=0)
     padding = trainer.processing_class.pad_token_id or 0
     if largest < size and (padding < size or trainer.args.per_device_train_batch_size == 1):
         return

@@ -8,7 +8,6 @@ from dataclasses import MISSING, dataclass, fields
 from importlib.resources import files
 from typing import Any, NoReturn
 
-from kfp_distributed.trainers.programs.chat_template import check_chat_template
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
 from kfp_distributed.trainers.programs.signature import Parameter, read_signature
 from kfp_distributed.trainers.training_parameters import TrainingParameters
@@ -160,8 +159,6 @@ def check_parameters(program: Program, parameters: Mapping[str, Any] | str | Non
         converted = {name: _parameter(program, name).convert(value) for name, value in values.items()}
         for name, value in converted.items() if program.kind == "trainer" else ():
             _check_range(parameters_of(program.name), name, value)
-        if program.name == LANGUAGE_MODEL:
-            check_chat_template(converted.get("chat_template", ""))
     except ValueError as error:
         raise ValueError(f"train_parameters of {program.name}: {error}") from None
     return converted

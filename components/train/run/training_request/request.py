@@ -25,6 +25,7 @@ from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.shards import fetch_manifest
 from kfp_distributed.storage.uri import join_uri, parse_uri, uri_beside
 from kfp_distributed.trainers.programs.base_model import check_files, hub_hint, is_in_store, parse_hub, stored_files
+from kfp_distributed.trainers.programs.chat_template import check_chat_template
 from kfp_distributed.trainers.programs.language_parameters import micro_batches
 from kfp_distributed.trainers.programs.program import (
     ELASTIC,
@@ -104,7 +105,7 @@ def plan_job(request: Request) -> TrainingJob:
         check_trainable(train, trainer, parameters, validation)
     note = ""
     if trainer == LANGUAGE_MODEL:
-        _check_base_model(parameters["base_model"])
+        _check_model_and_template(parameters["base_model"], parameters.get("chat_template", ""))
         parameters, note = _plan_memory(parameters, ranks, specification)
     warnings = check_datasets(train, validation, 1 if program.rows == "all" else ranks)
     if program.reads_store:
@@ -188,14 +189,15 @@ def _check_batch(
         raise ValueError(f"train_parameters of {program.name}: {error}") from None
 
 
-def _check_base_model(address: str) -> None:
+def _check_model_and_template(address: str, template: str) -> None:
     """Check that a model can be fetched: that one of a store is there, and that a folder is a full path.
 
     Raises:
-        ValueError: It cannot.
+        ValueError: It cannot, or the chat template is wrong.
         StorageError: The store cannot be read.
     """
     try:
+        check_chat_template(template)
         if is_in_store(address):
             check_files(address, [file.path for file in stored_files(open_store(address))])
         elif not parse_hub(address) and not Path(address).is_absolute():
