@@ -168,7 +168,8 @@ class TestImage:
         missing = run_make("images", f"IMAGES={image.name}", "FIND=false", "BUILD=echo build")
         folder = f"images/{image.name}"
         base = run_make("image-name", "IMAGE=tensorflow").strip()
-        context = {"steps": ".", "evaluate": f"--build-arg BASE={base} ."}.get(image.name, folder)
+        contexts = {"steps": ".", "evaluate": f"--build-arg BASE={base} ."}
+        context = {**contexts, "language-model": f"--build-arg PYTORCH=cuda {folder}"}.get(image.name, folder)
         assert missing.splitlines()[-2:] == [f"build {name} --file {folder}/Containerfile {context}", name]
         names = [base, name] if image.name == "evaluate" else [name]
         assert run_make("images", f"IMAGES={image.name}", "FIND=true", "BUILD=false").splitlines() == names
