@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
-from transformers.trainer_utils import get_last_checkpoint
 
 from kfp_distributed.trainers.hugging_face import StoredMetrics
 from kfp_distributed.trainers.language_rows import language_rows
@@ -55,7 +54,7 @@ def language_model(
     with without_checkpoint():
         check_gpus()
         validation = language_rows(validation_dir) if validation_dir else []
-        rows, newest = language_rows(train_dir), get_last_checkpoint(checkpoint_dir)
+        rows = language_rows(train_dir)
         trainer = supervised_tuning(parameters, rows, validation, checkpoint_dir, ranks)
         trainer.add_callback(StoredMetrics(trainer, metrics_dir))
         trainer.add_callback(EndIfDiverged())
@@ -63,8 +62,10 @@ def language_model(
         if trainer.is_world_process_zero():
             print(f"{tokens}; {ranks} ranks", flush=True)
             write_fine_tuning(Path(metrics_dir), FineTuning(tokens))
-            print(f"continues after {Path(newest).name}" if newest else "begins without a checkpoint", flush=True)
-    trainer.train(resume_from_checkpoint=newest)
+    progress = trainer.restored_progress()
+    if trainer.is_world_process_zero():
+        print(f"continues after {Path(progress).name}" if progress else "begins without a checkpoint", flush=True)
+    trainer.train(resume_from_checkpoint=progress)
     if not trainer.is_world_process_zero():
         return
     with without_checkpoint():

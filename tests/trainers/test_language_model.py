@@ -41,39 +41,24 @@ def killed(
     dies: str = "",
     **parameters: object,
 ) -> None:
-    """Train. The last rank kills itself in step 7 once, after checkpoint-6 is in the folder `dies`.
-
-    The first checkpoint is written slowly. The folder `dies` gets a file `partial` if a part of it is stored.
-    """
+    """Train. The last rank kills itself in step 7 once, after that of step 6 is stored in the folder `dies`."""
     import os as system
     import signal
     import time
     from pathlib import Path
 
-    import torch
-
     from kfp_distributed.trainers import hugging_face, language_model
     from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
-    from kfp_distributed.trainers.runtime.checkpoints.folder_uploads import LOOK_SECONDS
 
-    def stored(checkpoint: str) -> bool:
+    def is_stored() -> bool:
         manifests = Path(dies).glob("checkpoints/*/checkpoints/*.json")
-        return any(f'"{checkpoint}/' in manifest.read_text() for manifest in manifests)
-
-    save = torch.save
-
-    def save_slowly(content: object, file: object, **options: object) -> None:
-        if str(file).endswith("checkpoint-2/optimizer.pt"):
-            time.sleep(3 * LOOK_SECONDS)
-            if stored("checkpoint-2") and not Path(dies, "died").exists():
-                Path(dies, "partial").touch()
-        save(content, file, **options)
+        return any('"step": 6,' in manifest.read_text() for manifest in manifests)
 
     class DyingMetrics(hugging_face.StoredMetrics):
         def on_step_end(self, args: object, state: object, control: object, **others: object) -> object:
             marker = Path(f"{dies}/died")
             if state.global_step == 7 and system.environ["RANK"] == "1" and not marker.exists():
-                while not stored("checkpoint-6"):
+                while not is_stored():
                     time.sleep(0.05)
                 marker.touch()
                 system.kill(system.getpid(), signal.SIGKILL)
@@ -87,7 +72,6 @@ def killed(
     language_model.HeldOutAnswers = LateAnswers
     if dies:
         language_model.StoredMetrics = DyingMetrics
-        torch.save = save_slowly
     folders = train_dir, validation_dir, model_dir, checkpoint_dir, metrics_dir
     language_model.language_model(*folders, LanguageModelParameters(**parameters))
 
@@ -176,7 +160,6 @@ def test_ranks_and_accumulation_change_nothing(train):
 def test_a_training_with_a_killed_rank_ends_as_if_nothing_had_happened(train, of_two_ranks):
     """It is killed within the second epoch, whose order of rows it must keep."""
     rows, model, log, _ = train(2, dies=True, lora_dropout=0.1, epochs=2, micro_batch_size=4)
-    assert not (model.parent / "partial").exists()
     assert "signal 9" in log
     assert "continues after checkpoint-6" in log
     expected = of_two_ranks[0]

@@ -30,6 +30,7 @@ from kfp_distributed.trainers.language_training.adapters import adapter_config, 
 from kfp_distributed.trainers.language_training.base_folder import base_folder
 from kfp_distributed.trainers.language_training.rank_checks import check_ranks
 from kfp_distributed.trainers.language_training.tokenizer_checks import check_tokens, template_errors
+from kfp_distributed.trainers.language_training.tuning_checkpoints import TuningCheckpoints
 from kfp_distributed.trainers.language_training.update_order import update_order
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters, micro_batches
 
@@ -63,7 +64,7 @@ class UpdateSampler(Sampler[int]):  # type: ignore[misc]  # Its types are those 
         return math.ceil(self._rows / self._batch_size) * self._batch_size
 
 
-class SupervisedTuning(SFTTrainer):  # type: ignore[misc]  # Its types are those of an optional package.
+class SupervisedTuning(TuningCheckpoints, SFTTrainer):  # type: ignore[misc]  # Its types are those of an optional package.
     """The Trainer of trl, whose updates have rows that depend on batch_size and seed alone."""
 
     def _get_train_sampler(self, train_dataset: Any = None) -> UpdateSampler:  # noqa: ANN401
