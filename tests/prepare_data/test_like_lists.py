@@ -127,6 +127,7 @@ KEPT = {
     "structs": pa.array([[{"a": 1}]]),
     "struct of float32": pa.array([{"a": 0.5}], pa.struct([("a", pa.float32())])),
     "map of bools": pa.array([[("a", True)]], pa.map_(pa.string(), pa.bool_())),
+    "struct of nulls": pa.array([{"a": [None], "b": 1}]),
 }
 OTHERS = {
     "date": [pa.array([NOON]), pa.array([NOON], pa.timestamp("us", "Europe/Berlin"))],
@@ -143,6 +144,9 @@ OTHERS = {
     "struct of bool": [pa.array([{"a": 7}]), pa.array([{"b": True}]), pa.array([{"a": True, "b": 1}])],
     "structs": [pa.array([[{"a": NOON}]]), pa.array([[{"a": 1, "b": 2}]])],
     "struct of float32": [pa.array([{"a": 1e300}])],
+    "struct of nulls": [
+        pa.array([{"a": [None, None], "b": 1}] * 3, pa.struct([("a", pa.list_(pa.null())), ("b", "i4")]))
+    ],
     "map of bools": [pa.array([[("a", 7)]], pa.map_(pa.string(), pa.int64()))],
 }
 EQUAL = {

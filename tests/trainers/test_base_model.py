@@ -223,8 +223,8 @@ def test_the_step_estimates_and_checks_the_memory_of_gpus(tmp_path, request_of_c
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         (tmp_path / name).write_text(json.dumps(CONFIG))
 
-    def planned(memory, address=f"file://{tmp_path}", **parameters):
-        distribution = {"worker_gpus": 1, **({"worker_gpu_memory": memory} if memory else {})}
+    def planned(memory, address=f"file://{tmp_path}", gpus=1, **parameters):
+        distribution = {"worker_gpus": gpus, **({"worker_gpu_memory": memory} if memory else {})}
         given = {"base_model": address, **parameters}
         job = plan_job(replace(request_of_chats, train_parameters=given, distribution_specification=distribution))
         return job.description.parameters, job.notes
@@ -239,6 +239,8 @@ def test_the_step_estimates_and_checks_the_memory_of_gpus(tmp_path, request_of_c
     refused = r"^train_parameters of language_model: method full .* 135.3 GiB .*80.0 GiB; what fits: method lora \(26.5"
     with pytest.raises(ValueError, match=refused):
         planned("80Gi", method="full")
+    with pytest.raises(ValueError, match=r"worker_gpu_memory is '80Gi', and there are no GPUs: set worker_gpus, too"):
+        planned("80Gi", gpus=0)
     contents = ["", "[]", "[" * 100_000, '{"model_type": []}', '{"model_type": "llama"}', '{"model_type": "mamba"}']
     contents += [json.dumps({**CONFIG, "num_attention_heads": number}) for number in (0, -1, 1e400, 10**4000)]
     for content in contents:

@@ -72,10 +72,17 @@ for name, changed in (
     ("fewer", {key: value for key, value in weights.items() if "layers.1" not in key}),
     ("more", {**weights, "model.layers.2.mlp.up_proj.weight": torch.zeros(32, 16)}),
     ("other biases", {**weights, "model.layers.0.self_attn.q_proj.bias": torch.zeros(16)}),
+    ("other layer", {**weights, "model.layers.2.c_attn.bias": torch.zeros(16)}),
     ("old buffer", {**weights, "model.layers.0.self_attn.masked_bias": torch.zeros(1)}),
+    ("images", {**weights, "vision_model.embeddings.weight": torch.zeros(1)}),
 ):
     save_file(changed, folder / "model.safetensors", {"format": "pt"})
     found[name] = result(lambda: load_base(folder, "", "full")[0] and "")
+save_file(weights, folder / "model.safetensors", {"format": "pt"})
+PreTrainedTokenizerFast(tokenizer_object=tokens, pad_token="18", eos_token="11").save_pretrained(folder)
+trainer = supervised_tuning(LanguageModelParameters(str(folder), batch_size=2), rows, [], "checkpoints", 1)
+largest = next(iter(trainer.get_train_dataloader()))["input_ids"].max().item()
+found["padding"] = largest, trainer.model.config.pad_token_id
 print(json.dumps(found))
 """
 
@@ -119,6 +126,7 @@ def test_a_token_that_the_model_does_not_have_is_named(found):
 
 def test_embeddings_that_share_the_weight_of_the_head_are_not_adapted(found):
     """The adapter would be merged into the head, too."""
+    assert "no layer whose weight is not also that of the head has the name 'embed_tokens'" in found["tied"]
     assert found["tied"].endswith(": down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj")
 
 
@@ -133,7 +141,8 @@ def test_the_names_of_layers_are_those_of_the_model(found, targets):
 )
 def test_a_name_of_no_layer_is_refused(found, targets, wrong):
     assert found[targets].startswith(
-        f"lora_target_modules is {targets!r}, and no layer has the name {wrong!r}; allowed"
+        f"lora_target_modules is {targets!r}, and no layer whose weight is not also that of the head has the name "
+        f"{wrong!r}; allowed"
     )
     assert found[targets].endswith(": down_proj, embed_tokens, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj")
 
@@ -144,8 +153,14 @@ def test_a_name_of_no_layer_is_refused(found, targets, wrong):
         ("fewer", "missing: model.layers.1."),
         ("more", "unexpected: model.layers.2"),
         ("other biases", "unexpected: model.layers.0.self_attn.q_proj.bias"),
+        ("other layer", "unexpected: model.layers.2.c_attn.bias"),
     ],
 )
 def test_weights_of_another_model_are_refused(found, weights, key):
     assert found[weights].startswith(f"the weights of base_model are not those of its config.json ({key}")
-    assert found["old buffer"] == ""
+    assert found["old buffer"] == found["images"] == ""
+
+
+def test_padding_that_the_model_does_not_have_is_the_end_of_a_text(found):
+    """A model of fewer tokens than its padding cannot be loaded again."""
+    assert found["padding"] == [11, 11]

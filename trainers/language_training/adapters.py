@@ -39,8 +39,8 @@ def check_targets(model: PreTrainedModel, targets: str) -> None:
         if not any(f".{name}".endswith(f".{target}") for name in known) or not target:
             names = ", ".join(sorted({name.rpartition(".")[2] for name in known}))
             raise ValueError(
-                f'lora_target_modules is {targets!r}, and no layer has the name {target!r}; allowed are "all-linear", '
-                f"or names of layers, separated by commas: {names}"
+                f"lora_target_modules is {targets!r}, and no layer whose weight is not also that of the head has the "
+                f'name {target!r}; allowed are "all-linear", or names of layers, separated by commas: {names}'
             )
 
 

@@ -35,7 +35,10 @@ from kfp_distributed.trainers.language_training.update_order import update_order
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters, micro_batches
 
 _TENTH = 0.1
-_OLD_BUFFERS = re.compile(r"(attn|attention)\.(masked_)?bias$|inv_freq$|position_ids$")
+_OLD_BUFFERS = re.compile(
+    r"(^|\.)((self_)?(attn|attention)\.(masked_)?bias|inv_freq|position_ids|(cos|sin)_cached|decoder\.version"
+    r"|embed_positions\.weights)$"
+)
 """Weights in files of earlier versions that no model has any more."""
 _FORMS = (("messages", "tools"), ("prompt", "completion", "tools"), ("text",))
 
@@ -107,13 +110,17 @@ def load_base(folder: Path, chat_template: str, method: str) -> tuple[PreTrained
     model, loaded = AutoModelForCausalLM.from_pretrained(
         folder, dtype=kind, use_safetensors=True, output_loading_info=True, **known
     )
-    unexpected = {key for key in loaded["unexpected_keys"] if not _OLD_BUFFERS.search(key)}
+    # Files may have more than the language model, such as a part that sees images.
+    own = {key for key in loaded["unexpected_keys"] if hasattr(model, key.partition(".")[0])}
+    unexpected = {key for key in own if not _OLD_BUFFERS.search(key)}
     keys = {"missing": loaded["missing_keys"], "unexpected": unexpected}
     if wrong := {name: sorted(found) for name, found in keys.items() if found}:
         names = "; ".join(f"{name}: {', '.join(keys[:3])}{', ...' * (len(keys) > 3)}" for name, keys in wrong.items())
         raise ValueError(f"the weights of base_model are not those of its config.json ({names}): save both together")
     tokenizer = AutoTokenizer.from_pretrained(folder, **known)
     tokenizer.chat_template = chat_template or tokenizer.chat_template
+    if (tokenizer.pad_token_id or 0) >= model.get_input_embeddings().weight.shape[0]:
+        tokenizer.pad_token = tokenizer.eos_token  # As trl does where a tokenizer has none.
     return model, tokenizer
 
 

@@ -47,7 +47,7 @@ def check_tokens(trainer: Trainer) -> None:
     rows = (max(tokens, default=0) for dataset in datasets for tokens in dataset["input_ids"])
     largest = max(rows, default=0)
     padding = trainer.processing_class.pad_token_id or 0
-    if largest < size and (padding < size or trainer.args.per_device_train_batch_size == 1):
+    if max(largest, padding) < size:
         return
     what = f"the rows have the token {largest}" if largest >= size else f"the padding is the token {padding}"
     raise ValueError(

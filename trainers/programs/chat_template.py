@@ -2,18 +2,15 @@
 
 
 def check_chat_template(template: str) -> None:
-    """Check the syntax of a chat template, if jinja2 is installed.
+    """Check the syntax of a chat template. It needs jinja2, which replicas may lack.
 
     Raises:
         ValueError: It is wrong. The message has the line.
     """
-    try:
-        from jinja2 import TemplateSyntaxError, nodes
-        from jinja2.ext import Extension, loopcontrols
-        from jinja2.parser import Parser
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-    except ImportError:  # In a replica. The step has it.
-        return
+    from jinja2 import TemplateSyntaxError, nodes
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.parser import Parser
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
         """The block that marks answers, as transformers adds it to Jinja."""
@@ -33,4 +30,5 @@ def check_chat_template(template: str) -> None:
     except TemplateSyntaxError as error:
         raise ValueError(f"chat_template is no template of Jinja: line {error.lineno}: {error.message}") from None
     except (SyntaxError, RecursionError) as error:  # The Python code of the template, such as a `break` of no loop.
-        raise ValueError(f"chat_template is no template of Jinja: {error}") from None
+        # The line of a SyntaxError is that of the Python code.
+        raise ValueError(f"chat_template is no template of Jinja: {getattr(error, 'msg', error)}") from None

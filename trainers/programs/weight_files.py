@@ -48,7 +48,7 @@ def _expected_size(content: BinaryIO) -> int:
         tensors = json.loads(content.read(length) if length <= _LARGEST_HEADER else "")
         ends = [tensor["data_offsets"][1] for name, tensor in tensors.items() if name != "__metadata__"]
         return int(8 + length + max(ends, default=0)) if length else 0
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+    except (ArithmeticError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return 0
 
 

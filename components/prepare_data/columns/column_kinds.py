@@ -201,6 +201,7 @@ def cast_kept(values: pa.Array, kind: pa.DataType) -> pa.Array:
     is_rounded = pa.types.is_list(kind) and kind.value_type in (pa.float16(), pa.float32())
     # Arrow refuses whole numbers from 2**53 on, also those that a float is.
     result = values.cast(options=pc.CastOptions(kind, allow_float_truncate=True))
+    result.validate()  # Of nested nulls, Arrow makes lists of a wrong length.
     if not _are_equal(values, result, may_round=is_rounded):
         raise pa.ArrowInvalid(f"a value is no {kind}")
     return result
@@ -248,7 +249,7 @@ def _has_zone(kind: pa.DataType) -> bool:
 
 
 def _are_numbers_of(texts: pa.StringArray, others: pa.Array) -> bool:
-    """Return whether texts are the numbers that Arrow has read: no codes, and whole numbers with all digits."""
+    """Return whether texts are the numbers that Arrow has read: no codes, and those without a point with all digits."""
     results = number_names(others.cast(pa.string()), of_any_form=True)
     are_right = pc.equal(number_names(texts, of_any_form=True), results)
     if pa.types.is_floating(others.type):

@@ -190,10 +190,10 @@ def _check_batch(
 
 
 def _check_model_and_template(address: str, template: str) -> None:
-    """Check that a model can be fetched: that one of a store is there, and that a folder is a full path.
+    """Check a chat template, and that a model can be fetched: one of a store is there, and a folder is a full path.
 
     Raises:
-        ValueError: It cannot, or the chat template is wrong.
+        ValueError: They are not so.
         StorageError: The store cannot be read.
     """
     try:
@@ -213,8 +213,11 @@ def _plan_memory(
     parameters: Mapping[str, Any], ranks: int, specification: DistributionSpecification
 ) -> tuple[dict[str, Any], str]:
     """Return the result of `plan_memory`. Its errors name the trainer."""
+    memory = specification.worker_gpu_memory
     try:
-        return plan_memory(parameters, ranks, specification.worker_gpu_memory)
+        if memory and not specification.worker_gpus:
+            raise ValueError(f"worker_gpu_memory is {memory!r}, and there are no GPUs: set worker_gpus, too")
+        return plan_memory(parameters, ranks, memory)
     except ValueError as error:
         raise ValueError(f"train_parameters of {LANGUAGE_MODEL}: {error}") from None
 
