@@ -1,23 +1,26 @@
 """The trainer `language_model`: supervised fine-tuning of a language model, of an adapter or of all parameters."""
 
-import gc
 import json
 import os
 from pathlib import Path
 
 import torch
+from accelerate import Accelerator
+from accelerate.utils.fsdp_utils import fsdp2_load_full_state_dict
 from transformers import PreTrainedModel
 
 from kfp_distributed.trainers.hugging_face import StoredMetrics
 from kfp_distributed.trainers.language_rows import language_rows
-from kfp_distributed.trainers.language_training.adapters import save_merged, without_adapter
+from kfp_distributed.trainers.language_training.adapters import without_adapter
 from kfp_distributed.trainers.language_training.base_folder import base_folder, content_hash
 from kfp_distributed.trainers.language_training.held_out_answers import HeldOutAnswers
+from kfp_distributed.trainers.language_training.model_files import save_adapter, save_merged
 from kfp_distributed.trainers.language_training.rank_checks import check_gpus
 from kfp_distributed.trainers.language_training.supervised_tuning import (
     EndIfDiverged,
     SupervisedTuning,
     describe_tokens,
+    is_sharded,
     load_base,
     supervised_tuning,
 )
@@ -66,39 +69,64 @@ def language_model(
     if trainer.is_world_process_zero():
         print(f"continues after {Path(progress).name}" if progress else "begins without a checkpoint", flush=True)
     trainer.train(resume_from_checkpoint=progress)
-    if not trainer.is_world_process_zero():
+    writes, is_divided = trainer.is_world_process_zero(), is_sharded(parameters, ranks)
+    if not (writes or is_divided):
         return
     with without_checkpoint():
-        model, device = _save(trainer, parameters, Path(model_dir)), trainer.args.device
-        size = trainer.args.per_device_eval_batch_size
-        answers = HeldOutAnswers(validation, trainer.processing_class, size, parameters.max_length)
-        answers.ask("tuned", lambda: model)
-        if parameters.method == "lora" and parameters.export == "adapter":
-            with without_adapter(model):
-                answers.ask("base", lambda: model)
-        else:  # The weights of the base model have been changed.
-            del trainer, model
-            answers.ask("base", lambda: _load_again(parameters, device))
-        write_fine_tuning(Path(metrics_dir), FineTuning(tokens, answers.answers))
+        size, among = trainer.args.per_device_eval_batch_size, trainer.accelerator if is_divided else None
+        answers = HeldOutAnswers(validation, trainer.processing_class, size, parameters.max_length, among)
+        _save_and_ask(trainer, parameters, Path(model_dir), answers, among)
+        if writes:
+            write_fine_tuning(Path(metrics_dir), FineTuning(tokens, answers.answers))
 
 
-def _load_again(parameters: LanguageModelParameters, device: torch.device) -> PreTrainedModel:
-    """Return the base model. The memory of the GPU may not have room for another model beside it."""
-    gc.collect()
-    torch.cuda.empty_cache()
-    folder = base_folder(parameters.base_model)
-    return load_base(folder, parameters.chat_template, parameters.method)[0].to(device)
-
-
-def _save(trainer: SupervisedTuning, parameters: LanguageModelParameters, folder: Path) -> PreTrainedModel:
-    """Save what `export` names; return the model, without an adapter if it was merged."""
+def _save_and_ask(
+    trainer: SupervisedTuning,
+    parameters: LanguageModelParameters,
+    folder: Path,
+    answers: HeldOutAnswers,
+    ranks: Accelerator | None,
+) -> None:
+    """Save what `export` names, and let the base model and the tuned model answer, if possible after that."""
     adapts, model = parameters.method == "lora", trainer.accelerator.unwrap_model(trainer.model)
-    if adapts and parameters.export in ("adapter", "both"):
-        trainer.save_model(str(folder))
-    if not adapts or parameters.export in ("merged", "both"):
+    tokenizer, writes = trainer.processing_class, trainer.is_world_process_zero()
+    if adapts and parameters.export != "merged":
+        save_adapter(model, folder, writes)
+        if writes:
+            tokenizer.save_pretrained(folder)
+    # Nothing gathers the parts of a merged model for its answers.
+    answers_adapted = adapts and (ranks is not None or parameters.export == "adapter")
+    if answers_adapted:
+        answers.ask("tuned", lambda: model)
+        with without_adapter(model):
+            answers.ask("base", lambda: model)
+    if not adapts or parameters.export != "adapter":
         merged = folder / "merged" if adapts and parameters.export == "both" else folder
-        model = save_merged(model, merged)
-        trainer.processing_class.save_pretrained(merged)
+        merged.mkdir(exist_ok=True)
+        model = save_merged(model, merged, writes)
+        if writes:
+            tokenizer.save_pretrained(merged)
+    if writes:
+        _describe(parameters, folder)
+    if not answers_adapted:
+        answers.ask("tuned", lambda: model)
+        answers.ask("base", lambda: _turned_back(parameters, model, ranks))
+
+
+def _turned_back(
+    parameters: LanguageModelParameters, model: PreTrainedModel, ranks: Accelerator | None
+) -> PreTrainedModel:
+    """Give a model the weights of the base model. A GPU may not have room for another model beside it."""
+    base, _ = load_base(base_folder(parameters.base_model), parameters.chat_template, parameters.method)
+    if ranks:
+        return fsdp2_load_full_state_dict(ranks, model, base.state_dict())
+    model.load_state_dict(base.state_dict())
+    return model
+
+
+def _describe(parameters: LanguageModelParameters, folder: Path) -> None:
+    """Write what the base model is, in place of what libraries write about this replica."""
+    adapts = parameters.method == "lora"
     for name in ("training_args.bin", "README.md"):  # A pickle, and metadata with the folder of this replica.
         for file in folder.rglob(name):
             file.unlink()
@@ -111,4 +139,3 @@ def _save(trainer: SupervisedTuning, parameters: LanguageModelParameters, folder
     (folder / BASE_MODEL).write_text(
         json.dumps(described | {"sha256": content_hash(base_folder(parameters.base_model))}, indent=1)
     )
-    return model

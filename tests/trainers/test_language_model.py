@@ -13,7 +13,7 @@ from forked_replicas import forked
 from step_lines import into
 
 from kfp_distributed.components import prepare_data
-from kfp_distributed.components.train.run.launch import launch
+from kfp_distributed.components.train.run.launch import TrainingFailed, launch
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.storage.files import describe_folder
@@ -39,15 +39,20 @@ def killed(
     checkpoint_dir: str,
     metrics_dir: str,
     dies: str = "",
+    code: int = 0,
     **parameters: object,
 ) -> None:
-    """Train. The last rank kills itself in step 7 once, after that of step 6 is stored in the folder `dies`."""
+    """Train. The last rank kills itself in step 7 once, or exits with a code, after `dies` has the checkpoint of step 6.
+
+    A model whose parameters are divided among the ranks is saved in several files.
+    """
     import os as system
     import signal
     import time
     from pathlib import Path
 
     from kfp_distributed.trainers import hugging_face, language_model
+    from kfp_distributed.trainers.language_training import model_files
     from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
 
     def is_stored() -> bool:
@@ -61,15 +66,18 @@ def killed(
                 while not is_stored():
                     time.sleep(0.05)
                 marker.touch()
+                if code:
+                    raise SystemExit(code)
                 system.kill(system.getpid(), signal.SIGKILL)
             return super().on_step_end(args, state, control, **others)
 
     class LateAnswers(language_model.HeldOutAnswers):
         def ask(self, *arguments: object) -> None:
-            assert Path(model_dir, "adapter_model.safetensors").exists()
+            assert system.environ["RANK"] != "0" or Path(model_dir, "adapter_model.safetensors").exists()
             super().ask(*arguments)
 
     language_model.HeldOutAnswers = LateAnswers
+    model_files.PART_BYTES = 200_000
     if dies:
         language_model.StoredMetrics = DyingMetrics
     folders = train_dir, validation_dir, model_dir, checkpoint_dir, metrics_dir
@@ -100,9 +108,9 @@ def folder(tmp_path_factory):
 def train(folder):
     """A function that trains with so many ranks, and returns the metrics, the model, the log and the rest."""
 
-    def run(ranks=1, *, dies=False, **parameters):
-        place = folder / f"training-{len([*folder.iterdir()])}"
-        place.mkdir()
+    def run(ranks=1, *, dies=False, place=None, **parameters):
+        place = place or folder / f"training-{len([*folder.iterdir()])}"
+        place.mkdir(exist_ok=True)
         request = Request(
             train_uri=str(folder / "train_dataset"),
             validation_uri=str(folder / "validation_dataset"),
@@ -168,6 +176,31 @@ def test_a_training_with_a_killed_rank_ends_as_if_nothing_had_happened(train, of
     assert [row["tokens"] for row in rows] == [row["tokens"] for row in expected]
 
 
+def test_a_sharded_training_with_a_killed_rank_is_as_one_of_whole_models(train, of_two_ranks, folder):
+    """It gathers the adapter, and the parts of the merged model one after another."""
+    options = {"sharding": "fsdp", "lora_dropout": 0.1, "epochs": 2, "micro_batch_size": 4}
+    rows, model, log, (_, answers) = train(2, dies=True, export="both", **options)
+    assert "signal 9" in log
+    assert "continues after checkpoint-6" in log
+    for found, expected in zip(losses(rows), losses(of_two_ranks[0]), strict=True):
+        assert found == pytest.approx(expected, rel=1e-5)
+    assert [row["tokens"] for row in rows] == [row["tokens"] for row in of_two_ranks[0]]
+    assert answers == of_two_ranks[3].answers
+    found = merged_files(model, str(folder / "tiny-llama"))
+    assert found["difference"] < 1e-5
+    assert {"merged/model.safetensors.index.json", "merged/model-00001-of-00003.safetensors"} <= {*found["files"]}
+
+
+def test_one_rank_continues_after_a_checkpoint_of_two(train, folder):
+    options = {"epochs": 2, "place": folder / "training-with-other-ranks"}
+    with pytest.raises(TrainingFailed, match="exit code 3"):
+        train(2, dies=True, code=3, sharding="fsdp", micro_batch_size=4, **options)
+    rows, _, log, _ = train(1, **options)
+    assert "loaded checkpoint 00000003 of step 6, saved by 2 ranks: rank 0 of 1 " in log
+    for found, expected in zip(losses(rows), losses(train(2, epochs=2)[0]), strict=True):
+        assert found == pytest.approx(expected, rel=1e-5)
+
+
 MERGED = """
 import json, sys, torch
 from pathlib import Path
@@ -181,6 +214,14 @@ print(json.dumps({"difference": (adapted - merged).abs().max().item(), "files": 
 """
 
 
+def merged_files(model, base):
+    """Return the names of the files, and the difference between the adapter and the merged model."""
+    configuration = json.loads((model / "adapter_config.json").read_text())
+    (model / "adapter_config.json").write_text(json.dumps(configuration | {"base_model_name_or_path": base}))
+    program = forked(environment("torch2"), "-c", MERGED, model)
+    return json.loads(subprocess.run(program, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+
+
 def test_the_merged_model_answers_as_the_adapter_and_nothing_is_a_pickle(train, folder):
     address = f"file://{folder}/tiny-llama"
     _, model, log, _ = train(export="both", base_model=address)
@@ -191,11 +232,7 @@ def test_the_merged_model_answers_as_the_adapter_and_nothing_is_a_pickle(train, 
     assert (manifest["format"], manifest["base"]) == ("hugging_face", described)
     configuration = json.loads((model / "adapter_config.json").read_text())
     assert configuration["base_model_name_or_path"] == address
-    (model / "adapter_config.json").write_text(
-        json.dumps(configuration | {"base_model_name_or_path": str(folder / "tiny-llama")})
-    )
-    program = forked(environment("torch2"), "-c", MERGED, model)
-    found = json.loads(subprocess.run(program, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+    found = merged_files(model, str(folder / "tiny-llama"))
     assert found["difference"] < 1e-5
     assert {"adapter_model.safetensors", "merged/model.safetensors", "merged/tokenizer.json"} <= {*found["files"]}
     assert not any(name.endswith("README.md") for name in found["files"])

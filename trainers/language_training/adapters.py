@@ -1,8 +1,6 @@
 """Adapters of language models, by peft."""
 
 from contextlib import AbstractContextManager
-from pathlib import Path
-
 import torch
 from peft import LoraConfig, PeftModel
 from transformers import PreTrainedModel
@@ -47,10 +45,3 @@ def check_targets(model: PreTrainedModel, targets: str) -> None:
 def without_adapter(model: PeftModel) -> AbstractContextManager[None]:
     """Return a context in which a model answers as the base model."""
     return model.disable_adapter()  # type: ignore[no-any-return]  # Its types are those of an optional package.
-
-
-def save_merged(model: PreTrainedModel | PeftModel, folder: Path) -> PreTrainedModel:
-    """Write and return a complete model. An adapter is merged into the weights of the model that it belongs to."""
-    merged = model.merge_and_unload() if isinstance(model, PeftModel) else model
-    merged.save_pretrained(folder)
-    return merged

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
+from accelerate import Accelerator
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from kfp_distributed.trainers.language_training.held_out_prompts import HeldOutPrompt, held_out_prompts
@@ -19,11 +20,17 @@ _NEW_TOKENS = 128
 class HeldOutAnswers:
     """Asks models the prompts of held-out rows. If one fails, a line says so, and there are no answers.
 
-    It calls no collectives, because the other ranks have ended when rank 0 uses it.
+    It calls no collectives if the model is not divided among the ranks, because the others have ended when rank 0 uses
+    it.
     """
 
     def __init__(
-        self, rows: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase, size: int, max_length: int
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        tokenizer: PreTrainedTokenizerBase,
+        size: int,
+        max_length: int,
+        ranks: Accelerator | None = None,
     ) -> None:
         """Take the prompts of the first rows, at most `MAX_PROMPTS`.
 
@@ -32,9 +39,10 @@ class HeldOutAnswers:
             tokenizer: Tokenizer of both models. It is not changed, because it is saved with the tuned model.
             size: Prompts that are answered at once.
             max_length: Tokens of a prompt with its answer, at most. Of a longer prompt, the last tokens are taken.
+            ranks: The ranks among which the models are divided, which all ask; None if they are not. Default: None.
         """
         self._prompts = held_out_prompts(rows[:MAX_PROMPTS])
-        self._tokenizer, self._size = tokenizer, size
+        self._tokenizer, self._size, self._ranks = tokenizer, size, ranks
         self._new_tokens = min(_NEW_TOKENS, max_length // 2)
         self._prompt_tokens = max_length - self._new_tokens
         self._texts: dict[str, list[str]] = {"base": [], "tuned": []}
@@ -72,7 +80,10 @@ class HeldOutAnswers:
         for first in range(0, len(self._prompts), self._size):
             batch = [self._tokens(prompt) for prompt in self._prompts[first : first + self._size]]
             answered = self._answer(model, batch, until - time.monotonic())
-            if time.monotonic() >= until:  # Some of them may have been cut.
+            is_late = torch.tensor(time.monotonic() >= until, dtype=torch.int, device=model.device)
+            if self._ranks:
+                is_late = self._ranks.reduce(is_late, "sum")
+            if is_late:  # Some of them may have been cut.
                 break
             answers += answered
         return answers
@@ -105,7 +116,7 @@ class HeldOutAnswers:
             eos_token_id=self._ends(model),
         )
         tensors = {name: torch.tensor(rows, device=model.device) for name, rows in inputs.items()}
-        output = model.generate(**tensors, generation_config=config)
+        output = model.generate(**tensors, generation_config=config, synced_gpus=bool(self._ranks))
         return [text.strip() for text in tokenizer.batch_decode(output[:, width:], skip_special_tokens=True)]
 
     def _ends(self, model: PreTrainedModel) -> list[int]:

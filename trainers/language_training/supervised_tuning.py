@@ -11,9 +11,12 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 import torch
+from accelerate.utils import DistributedType
+from accelerate.utils.fsdp_utils import enable_fsdp_ram_efficient_loading
 from datasets import Dataset
 from datasets.table import InMemoryTable
 from numpy.typing import NDArray
+from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Sampler
 from transformers import (
@@ -33,6 +36,7 @@ from kfp_distributed.trainers.language_training.tokenizer_checks import check_to
 from kfp_distributed.trainers.language_training.tuning_checkpoints import TuningCheckpoints
 from kfp_distributed.trainers.language_training.update_order import update_order
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters, micro_batches
+from kfp_distributed.trainers.runtime.workarounds.torch_internals import let_cpus_shard
 
 _TENTH = 0.1
 _OLD_BUFFERS = re.compile(
@@ -41,6 +45,20 @@ _OLD_BUFFERS = re.compile(
 )
 """Weights in files of earlier versions that no model has any more."""
 _FORMS = (("messages", "tools"), ("prompt", "completion", "tools"), ("text",))
+
+
+_SHARDED: Mapping[str, Any] = {
+    "fsdp": True,
+    # One process of a node reads the weights.
+    "fsdp_config": {"cpu_ram_efficient_loading": True},
+    # Otherwise a rank would have the gradients of all parameters until the last rows of an update.
+    "accelerator_config": {"gradient_accumulation_kwargs": {"sync_each_batch": True}},
+}
+
+
+def is_sharded(parameters: LanguageModelParameters, ranks: int) -> bool:
+    """Return whether the parameters of the model are divided among the ranks."""
+    return ranks > 1 and parameters.sharding == "fsdp"
 
 
 class UpdateSampler(Sampler[int]):  # type: ignore[misc]  # Its types are those of an optional package.
@@ -207,9 +225,19 @@ def supervised_tuning(
         ddp_backend=None if on_gpu or ranks == 1 else "gloo",  # accelerate prefers MPI on CPUs, and would train alone.
         ddp_find_unused_parameters=False,
         save_only_model=False,
+        **(_SHARDED if is_sharded(parameters, ranks) else {}),
     )
     check_ranks(arguments.device)
     arguments._n_gpu = min(1, arguments.n_gpu)  # With others, a rank would share its rows among them.
+    if arguments.fsdp:
+        enable_fsdp_ram_efficient_loading()
+        if not on_gpu:  # Of CPUs, accelerate would ignore it without a word.
+            arguments.distributed_state.distributed_type = DistributedType.MULTI_GPU
+            if not let_cpus_shard() and parameters.method == "full":
+                raise ValueError(
+                    'sharding is "fsdp" and method is "full", which needs GPUs, or PyTorch 2.7 or newer: set sharding to '
+                    '"none", or method to "lora"'
+                )
     model, tokenizer = load_base(base_folder(parameters.base_model), parameters.chat_template, parameters.method)
     if parameters.method == "lora":
         check_targets(model, parameters.lora_target_modules)
@@ -222,6 +250,9 @@ def supervised_tuning(
             processing_class=tokenizer,
             peft_config=adapter_config(parameters),
         )
+    if arguments.fsdp and arguments.bf16:  # By default, gradients would be summed with 16 bits.
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        trainer.accelerator.state.fsdp_plugin.mixed_precision_policy = policy
     check_tokens(trainer)
     return trainer
 

@@ -41,3 +41,25 @@ def never_destroy(process_group: object) -> None:
         process_group: A `torch.distributed.ProcessGroup`.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(process_group))
+
+
+def let_cpus_shard() -> bool:
+    """Make `fully_shard` work on CPUs with PyTorch 2.6. Later versions need no help (seen with 2.15).
+
+    The streams of CPUs, which do nothing, lack methods that it calls, and Gloo returns the sum of the gradients where it
+    is asked for their average.
+
+    Returns:
+        Whether they can shard parameters that are trained together with the head. Those of PyTorch 2.6 cannot.
+    """
+    import torch
+
+    is_old = not hasattr(torch.cpu.Stream, "record_event")
+    if is_old:
+        from torch.distributed.fsdp._fully_shard import _fsdp_collectives
+
+        torch.cpu.Stream.record_event = lambda _: torch.cpu.Event()
+        torch.cpu.Stream.wait_event = lambda *_: None
+        # Factors by which gradients are divided before and after the sum.
+        _fsdp_collectives._get_gradient_divide_factors = lambda group, *_: (1.0, float(group.size()))
+    return not is_old
