@@ -45,6 +45,7 @@ def authorities(tmp_path_factory):
     for name in ("server", "other"):
         folder = tmp_path_factory.mktemp(name)
         request = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test -addext subjectAltName=IP:127.0.0.1"
+        request += " -addext keyUsage=critical,keyCertSign,digitalSignature"  # Python 3.13 wants it.
         output = ["-keyout", folder / "key.pem", "-out", folder / "cert.pem"]
         subprocess.run([*request.split(), *output], check=True, capture_output=True)
         folders.append(folder)

@@ -225,7 +225,7 @@ def test_a_replica_writes_its_peak_memory_however_it_ends(make_replicas, digits,
     assert replicas.wait("worker-0") == code
     del ballast
     peak = int((replicas.folder / "worker-0" / "peak-memory").read_text())
-    assert 300 < peak / 1024 < 600, replicas.text("worker-0")
+    assert 300 < peak / 1024 < 700, replicas.text("worker-0")
 
 
 def test_a_replica_that_is_restarted_after_the_model_was_saved_trains_nothing(make_replicas, digits, tmp_path):

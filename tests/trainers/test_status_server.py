@@ -59,8 +59,9 @@ def certificates(tmp_path_factory):
 
     for name in ("ca", "other"):
         new = ("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}")
+        new += ("-addext", "keyUsage=critical,keyCertSign")  # Python 3.13 wants it, and to know who signs.
         openssl(*new, "-keyout", f"{name}-key.pem", "-out", f"{name}.pem")
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1")
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\nauthorityKeyIdentifier=keyid")
     openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=server", "-keyout", "key.pem", "-out", "request.pem")
     signed_by = ("-CA", "ca.pem", "-CAkey", "ca-key.pem", "-CAcreateserial")
     openssl("x509", "-req", "-in", "request.pem", *signed_by, "-days", "2", "-extfile", "names", "-out", "cert.pem")

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import pyarrow as pa
@@ -40,6 +40,7 @@ from kfp_distributed.storage.dataset import JSON_KINDS, Column, Task
 FIRST_BYTES = 2**20
 """Bytes of a file whose keys and values are its first ones, as in CSV files."""
 
+_DEEPEST = 100  # Levels of lists. The read of a row with more may be refused.
 _OBJECT = pa.struct([])
 """Stands for the type of objects, whatever their keys are."""
 
@@ -231,15 +232,19 @@ def _is_whole(value: object) -> bool:
 
 def _type_of(values: Sequence[Any]) -> pa.DataType:
     """Return the type that most values have; whole numbers have fractions if any number has one."""
-    kinds = Counter("number" if type(value) in (int, float) else type(value).__name__ for value in values)
-    kind = kinds.most_common(1)[0][0]
-    if kind == "number":
-        is_whole = all(type(value) is not float and -(2**63) <= value < 2**63 for value in values if _is_number(value))
-        return pa.int64() if is_whole else pa.float64()
-    if kind == "list":
-        entries = [entry for value in values if type(value) is list for entry in value if entry is not None]
-        return pa.list_(_type_of(entries) if entries else pa.null())
-    return {"str": pa.string(), "bool": pa.bool_(), "dict": _OBJECT}[kind]
+    for depth in range(_DEEPEST):
+        kinds = Counter("number" if _is_number(value) else type(value).__name__ for value in values)
+        kind = kinds.most_common(1)[0][0]
+        if kind == "list":
+            values = [entry for value in values if type(value) is list for entry in value if entry is not None]
+            if values:
+                continue
+        numbers = [value for value in values if _is_number(value)]
+        is_whole = all(type(value) is not float and -(2**63) <= value < 2**63 for value in numbers)
+        number = pa.int64() if is_whole else pa.float64()
+        found = {"number": number, "list": pa.list_(pa.null()), "str": pa.string(), "bool": pa.bool_(), "dict": _OBJECT}
+        return reduce(lambda entries, _: pa.list_(entries), range(depth), found[kind])
+    return pa.null()  # The read of the row refuses it.
 
 
 def _is_open(kind: pa.DataType) -> bool:
