@@ -4,7 +4,6 @@ import json
 import os
 from pathlib import Path
 
-import torch
 from accelerate import Accelerator
 from accelerate.utils.fsdp_utils import fsdp2_load_full_state_dict
 from transformers import PreTrainedModel

@@ -32,9 +32,9 @@ def command(
 ) -> None:
     """Estimate the memory in GiB that the fine-tuning of a language model needs on each GPU.
 
-    It reads config.json, and no weights. It prints a line for each method, with and without activation_checkpointing,
-    and for 1, 2, 4 and 8 rows at once (micro_batch_size) that divide the rows of a rank. All other parameters are those
-    of --train-parameters. With worker_gpu_memory, the last column says what fits.
+    It reads config.json, and no weights. It prints a line for each method, with and without sharding and
+    activation_checkpointing, and for 1, 2, 4 and 8 rows at once (micro_batch_size) that divide the rows of a rank. All
+    other parameters are those of --train-parameters. With worker_gpu_memory, the last column says what fits.
     """
     try:
         specification = parse_distribution(distribution_specification)
@@ -53,11 +53,19 @@ def command(
         f"{parameters.max_length}, batch_size {parameters.batch_size}, ranks {ranks}"
     )
     memory = specification.worker_gpu_memory
-    head = ["method", "activation_checkpointing", "micro_batch_size", "gib", *PARTS, *(["fits"] if memory else [])]
+    head = [
+        "method",
+        "sharding",
+        "activation_checkpointing",
+        "micro_batch_size",
+        "gib",
+        *PARTS,
+        *(["fits"] if memory else []),
+    ]
     rows = []
     for choice, estimate in memory_choices(size, parameters, ranks):
         numbers = map(gibibytes, (estimate.total, *estimate))
         fits = ["yes" if estimate.total <= bytes_of(memory) else "no"] if memory else []
         saves = str(choice.activation_checkpointing).lower()
-        rows.append([choice.method, saves, str(choice.micro_batch_size), *numbers, *fits])
+        rows.append([choice.method, choice.sharding, saves, str(choice.micro_batch_size), *numbers, *fits])
     click.echo("\n".join(format_table(head, rows)))

@@ -19,15 +19,23 @@ LLAMA_3_8B = {
 
 TABLE = """\
 8,030,261,248 parameters, or 41,943,040 of an adapter (lora_r 16); max_length 1024, batch_size 4, ranks 2
-METHOD   ACTIVATION_CHECKPOINTING   MICRO_BATCH_SIZE   GIB     WEIGHTS   GRADIENTS   OPTIMIZER   ACTIVATIONS   LOGITS   CUDA   FITS
-lora     true                       1                  17.8    15.1      0.3         0.3         0.6           0.0      1.5    yes
-lora     true                       2                  18.3    15.1      0.2         0.3         1.2           0.0      1.5    yes
-lora     false                      1                  24.6    15.1      0.3         0.3         7.4           0.0      1.5    no
-lora     false                      2                  31.8    15.1      0.2         0.3         14.7          0.0      1.5    no
-full     true                       1                  164.7   29.9      59.8        59.8        13.5          0.1      1.5    no
-full     true                       2                  151.8   29.9      59.8        59.8        0.7           0.0      1.5    no
-full     false                      1                  172.2   29.9      59.8        59.8        21.1          0.0      1.5    no
-full     false                      2                  151.8   29.9      59.8        59.8        0.7           0.0      1.5    no
+METHOD   SHARDING   ACTIVATION_CHECKPOINTING   MICRO_BATCH_SIZE   GIB     WEIGHTS   GRADIENTS   OPTIMIZER   ACTIVATIONS   LOGITS   CUDA   FITS
+lora     none       true                       1                  17.8    15.1      0.3         0.3         0.6           0.0      1.5    yes
+lora     none       true                       2                  18.3    15.1      0.2         0.3         1.2           0.0      1.5    yes
+lora     none       false                      1                  24.6    15.1      0.3         0.3         7.4           0.0      1.5    no
+lora     none       false                      2                  31.8    15.1      0.2         0.3         14.7          0.0      1.5    no
+lora     fsdp       true                       1                  11.0    8.9       0.1         0.2         0.3           0.0      1.5    yes
+lora     fsdp       true                       2                  11.4    8.9       0.1         0.2         0.7           0.0      1.5    yes
+lora     fsdp       false                      1                  17.6    8.5       0.1         0.2         7.2           0.1      1.5    yes
+lora     fsdp       false                      2                  24.9    8.5       0.0         0.2         14.5          0.2      1.5    no
+full     none       true                       1                  164.7   29.9      59.8        59.8        13.5          0.1      1.5    no
+full     none       true                       2                  151.8   29.9      59.8        59.8        0.7           0.0      1.5    no
+full     none       false                      1                  172.2   29.9      59.8        59.8        21.1          0.0      1.5    no
+full     none       false                      2                  151.8   29.9      59.8        59.8        0.7           0.0      1.5    no
+full     fsdp       true                       1                  66.0    16.3      17.9        29.9        0.3           0.0      1.5    no
+full     fsdp       true                       2                  66.3    16.3      17.9        29.9        0.7           0.0      1.5    no
+full     fsdp       false                      1                  72.6    15.9      17.9        29.9        7.2           0.1      1.5    no
+full     fsdp       false                      2                  66.3    16.3      17.9        29.9        0.7           0.0      1.5    no
 """  # noqa: E501
 
 

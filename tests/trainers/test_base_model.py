@@ -234,7 +234,7 @@ def test_the_step_estimates_and_checks_the_memory_of_gpus(tmp_path, request_of_c
         assert parameters == {"base_model": address}
         assert note.startswith("base_model has 8,030,261,248 parameters, and 41,943,040 of an adapter are trained; ")
     parameters, (note,) = planned("24Gi")
-    assert parameters == {"base_model": f"file://{tmp_path}", "micro_batch_size": 4}
+    assert parameters == {"base_model": f"file://{tmp_path}", "micro_batch_size": 4, "sharding": "auto"}
     assert "a GPU needs about 21.8 GiB for micro_batch_size 4 " in note
     refused = r"^train_parameters of language_model: method full .* 135.3 GiB .*80.0 GiB; what fits: method lora \(26.5"
     with pytest.raises(ValueError, match=refused):

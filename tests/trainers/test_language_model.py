@@ -42,7 +42,7 @@ def killed(
     code: int = 0,
     **parameters: object,
 ) -> None:
-    """Train. The last rank kills itself in step 7 once, or exits with a code, after `dies` has the checkpoint of step 6.
+    """Train. The last rank kills itself in step 7 once, or exits with a code, once `dies` has the checkpoint of step 6.
 
     A model whose parameters are divided among the ranks is saved in several files.
     """
@@ -167,7 +167,7 @@ def test_ranks_and_accumulation_change_nothing(train):
 
 def test_a_training_with_a_killed_rank_ends_as_if_nothing_had_happened(train, of_two_ranks):
     """It is killed within the second epoch, whose order of rows it must keep."""
-    rows, model, log, _ = train(2, dies=True, lora_dropout=0.1, epochs=2, micro_batch_size=4)
+    rows, _, log, _ = train(2, dies=True, lora_dropout=0.1, epochs=2, micro_batch_size=4)
     assert "signal 9" in log
     assert "continues after checkpoint-6" in log
     expected = of_two_ranks[0]

@@ -78,6 +78,18 @@ def test_the_parts_of_an_estimate():
     assert estimate(max_length=4096).total > lora.total
 
 
+def test_a_sharded_model_is_divided_among_the_ranks():
+    """A rank has some layers of the others for a while, and the table of tokens, or gradients of these."""
+    every, adapter = 8_030_261_248, 41_943_040
+    layer, table = 218_103_808, 128256 * 4096
+    lora, full = (estimate(ranks=8, sharding="fsdp", method=method) for method in ("lora", "full"))
+    assert lora.weights == (2 * every + 4 * adapter) // 8 + 2 * table + 2 * layer
+    assert full.weights == 4 * every // 8 + 2 * table + 2 * layer
+    assert full.gradients == 4 * every // 8 + 6 * table
+    assert (lora.optimizer, full.optimizer) == (8 * adapter // 8, 8 * every // 8)
+    assert estimate(sharding="fsdp") == estimate()
+
+
 def test_the_line_for_the_log():
     size, parameters = model_size(LLAMA_3_8B), LanguageModelParameters("x", micro_batch_size=1)
     assert describe_memory(size, parameters, 4) == (
@@ -97,6 +109,21 @@ def test_the_largest_micro_batch_that_fits(parameters, gib, rows):
     given = LanguageModelParameters("x", **parameters)
     fitting = fit_to_memory(model_size(LLAMA_3_8B), given, 1, gib * 2**30)
     assert fitting == replace(given, micro_batch_size=rows)
+
+
+def test_sharding_is_chosen_where_nothing_fits_without_it():
+    size, given = model_size(LLAMA_3_8B), LanguageModelParameters("x", method="full")
+    fitting = fit_to_memory(size, given, 8, 80 * 2**30)
+    assert fitting == replace(given, micro_batch_size=4, sharding="fsdp")
+    assert describe_memory(size, fitting, 8).startswith(
+        "base_model has 8,030,261,248 parameters, divided among 8 ranks, and all are trained; a GPU needs about "
+    )
+    assert fit_to_memory(size, given, 8, 200 * 2**30).sharding == "none"
+    assert fit_to_memory(size, given, 1, 200 * 2**30).sharding == "auto"
+    with pytest.raises(ValueError, match=r"what fits: sharding fsdp \(\d\d\.\d GiB\), or method lora"):
+        fit_to_memory(size, replace(given, sharding="none"), 8, 80 * 2**30)
+    with pytest.raises(ValueError, match=r"^method full and sharding fsdp with micro_batch_size 1 needs about "):
+        fit_to_memory(size, given, 2, 24 * 2**30)
 
 
 @pytest.mark.parametrize(

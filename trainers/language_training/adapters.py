@@ -1,6 +1,7 @@
 """Adapters of language models, by peft."""
 
 from contextlib import AbstractContextManager
+
 import torch
 from peft import LoraConfig, PeftModel
 from transformers import PreTrainedModel

@@ -1,6 +1,7 @@
 """Supervised fine-tuning of language models, by trl."""
 
 import json
+import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -195,49 +196,11 @@ def supervised_tuning(
         RuntimeError: The ranks do not reach each other.
         StorageError: The model cannot be fetched.
     """
-    size, accumulation = micro_batches(parameters.batch_size, parameters.micro_batch_size, ranks)
-    on_gpu = torch.cuda.is_available()
-    arguments = SFTConfig(
-        checkpoint_dir,
-        num_train_epochs=parameters.epochs,
-        per_device_train_batch_size=size,
-        per_device_eval_batch_size=size,
-        gradient_accumulation_steps=accumulation,
-        learning_rate=parameters.rate,
-        lr_scheduler_type="linear",
-        warmup_steps=parameters.warmup_ratio,
-        weight_decay=parameters.weight_decay,
-        max_length=parameters.max_length,
-        packing=parameters.packing,
-        assistant_only_loss=parameters.loss_on == "assistant",
-        completion_only_loss={"completion": True, "all": False}.get(parameters.loss_on),
-        activation_checkpointing=parameters.activation_checkpointing,
-        gradient_checkpointing=parameters.activation_checkpointing,
-        eval_strategy="steps" if validation else "no",
-        eval_steps=parameters.evaluate_steps or _TENTH,
-        save_steps=parameters.checkpoint_steps or _TENTH,
-        logging_steps=1,
-        logging_nan_inf_filter=False,
-        report_to="none",
-        seed=parameters.seed,
-        bf16=has_bfloat16(),
-        use_cpu=not on_gpu,
-        ddp_backend=None if on_gpu or ranks == 1 else "gloo",  # accelerate prefers MPI on CPUs, and would train alone.
-        ddp_find_unused_parameters=False,
-        save_only_model=False,
-        **(_SHARDED if is_sharded(parameters, ranks) else {}),
-    )
+    arguments = _arguments(parameters, checkpoint_dir, ranks, evaluates=bool(validation))
     check_ranks(arguments.device)
     arguments._n_gpu = min(1, arguments.n_gpu)  # With others, a rank would share its rows among them.
     if arguments.fsdp:
-        enable_fsdp_ram_efficient_loading()
-        if not on_gpu:  # Of CPUs, accelerate would ignore it without a word.
-            arguments.distributed_state.distributed_type = DistributedType.MULTI_GPU
-            if not let_cpus_shard() and parameters.method == "full":
-                raise ValueError(
-                    'sharding is "fsdp" and method is "full", which needs GPUs, or PyTorch 2.7 or newer: set sharding to '
-                    '"none", or method to "lora"'
-                )
+        _let_shard(arguments, parameters.method)
     model, tokenizer = load_base(base_folder(parameters.base_model), parameters.chat_template, parameters.method)
     if parameters.method == "lora":
         check_targets(model, parameters.lora_target_modules)
@@ -255,6 +218,60 @@ def supervised_tuning(
         trainer.accelerator.state.fsdp_plugin.mixed_precision_policy = policy
     check_tokens(trainer)
     return trainer
+
+
+def _arguments(parameters: LanguageModelParameters, checkpoint_dir: str, ranks: int, *, evaluates: bool) -> SFTConfig:
+    sharded = _SHARDED if is_sharded(parameters, ranks) else {}
+    if sharded:  # It advises a checkpointing of activations that draws other dropout in the backward pass.
+        logging.getLogger("transformers.training_args").setLevel(logging.ERROR)
+    size, accumulation = micro_batches(parameters.batch_size, parameters.micro_batch_size, ranks)
+    on_gpu = torch.cuda.is_available()
+    return SFTConfig(
+        checkpoint_dir,
+        num_train_epochs=parameters.epochs,
+        per_device_train_batch_size=size,
+        per_device_eval_batch_size=size,
+        gradient_accumulation_steps=accumulation,
+        learning_rate=parameters.rate,
+        lr_scheduler_type="linear",
+        warmup_steps=parameters.warmup_ratio,
+        weight_decay=parameters.weight_decay,
+        max_length=parameters.max_length,
+        packing=parameters.packing,
+        assistant_only_loss=parameters.loss_on == "assistant",
+        completion_only_loss={"completion": True, "all": False}.get(parameters.loss_on),
+        activation_checkpointing=parameters.activation_checkpointing,
+        gradient_checkpointing=parameters.activation_checkpointing,
+        eval_strategy="steps" if evaluates else "no",
+        eval_steps=parameters.evaluate_steps or _TENTH,
+        save_steps=parameters.checkpoint_steps or _TENTH,
+        logging_steps=1,
+        logging_nan_inf_filter=False,
+        report_to="none",
+        seed=parameters.seed,
+        bf16=has_bfloat16(),
+        use_cpu=not on_gpu,
+        ddp_backend=None if on_gpu or ranks == 1 else "gloo",  # accelerate prefers MPI on CPUs, and would train alone.
+        ddp_find_unused_parameters=False,
+        save_only_model=False,
+        **sharded,
+    )
+
+
+def _let_shard(arguments: SFTConfig, method: str) -> None:
+    """Let accelerate shard a model, before it is loaded.
+
+    Raises:
+        ValueError: This PyTorch cannot.
+    """
+    enable_fsdp_ram_efficient_loading()
+    if not torch.cuda.is_available():  # On CPUs, accelerate would ignore it without a word.
+        arguments.distributed_state.distributed_type = DistributedType.MULTI_GPU
+        if not let_cpus_shard() and method == "full":
+            raise ValueError(
+                'sharding is "fsdp" and method is "full", which needs GPUs, or PyTorch 2.7 or newer: set sharding to '
+                '"none", or method to "lora"'
+            )
 
 
 def describe_tokens(trainer: SupervisedTuning, rows: Sequence[object], validation: Sequence[object]) -> str:

@@ -41,7 +41,7 @@ class TuningCheckpoints(Trainer):  # type: ignore[misc]  # Its types are those o
         return str(folder)
 
     def create_optimizer(self, *arguments: Any) -> Any:  # noqa: ANN401
-        """Return the optimizer, without groups of no parameters, which torch.distributed.checkpoint does not restore."""
+        """Return the optimizer without groups of no parameters: torch.distributed.checkpoint does not restore them."""
         optimizer = super().create_optimizer(*arguments)
         optimizer.param_groups[:] = [group for group in optimizer.param_groups if group["params"]]
         return optimizer
@@ -91,9 +91,7 @@ class _Trained:
         self._model = model
 
     def state_dict(self) -> dict[str, Any]:
-        values: dict[str, Any] = get_model_state_dict(
-            self._model, options=StateDictOptions(ignore_frozen_params=True)
-        )
+        values: dict[str, Any] = get_model_state_dict(self._model, options=StateDictOptions(ignore_frozen_params=True))
         return values
 
     def load_state_dict(self, values: dict[str, Any]) -> None:

@@ -43,9 +43,9 @@ class LanguageModelParameters:
             commas. Default: "all-linear".
         activation_checkpointing: Whether activations are computed again in the backward pass, which takes less memory
             and a third more time. Default: true.
-        sharding: "fsdp" divides weights, gradients and the state of the optimizer among the ranks, which send each other
-            those of each layer; "none" keeps all of them in each rank. "auto" is "fsdp" where, with worker_gpu_memory,
-            nothing fits otherwise. Default: "auto".
+        sharding: "fsdp" divides weights, gradients and the state of the optimizer among the ranks, which send each
+            other those of each layer; "none" keeps all of them in each rank. "auto" is "fsdp" where, with
+            worker_gpu_memory, nothing fits otherwise, else "none". Default: "auto".
         evaluate_steps: Updates between two evaluations on the validation rows. 0 is a tenth of all. Default: 0.
         checkpoint_steps: Updates between two checkpoints. 0 is a tenth of all. Default: 0.
         export: What becomes the model: the "adapter", the "merged" model, or "both". Default: "adapter".

@@ -22,8 +22,8 @@ class MemoryEstimate(NamedTuple):
     """Bytes on each GPU, in the moment in which they are the most.
 
     Attributes:
-        weights: Weights, of the adapter too.
-        gradients: Gradients, and their copy in the buckets in which ranks average them.
+        weights: Weights, of the adapter too. Of a sharded model, those of the rank, and those that it has from others.
+        gradients: Gradients, and their copy in which ranks average them.
         optimizer: Moments of the optimizer.
         activations: Activations of the tokens that a rank computes at once.
         logits: Logits of them, and their gradients.
@@ -59,22 +59,35 @@ def memory_estimate(
     """
     rows, accumulation = micro_batches(parameters.batch_size, parameters.micro_batch_size, ranks)
     tokens, is_full = rows * parameters.max_length, parameters.method == "full"
+    parts = ranks if parameters.sharding == "fsdp" else 1
     trained = size.parameters if is_full else size.adapter(parameters.lora_r, parameters.lora_target_modules)
     weights = 4 * trained if is_full else 2 * size.parameters + 4 * trained
-    buckets = 4 * trained if ranks > 1 else 0
-    before = 4 * trained if accumulation > 1 else 0
     logits = 4 * min(tokens, at_once) * min(size.vocabulary, _ENTRIES) + 8 * tokens * size.width
     # Bytes that a layer keeps for its backward pass, those that it has for a moment, and those between two layers.
-    kept = tokens * ((24 if is_full else 18) * size.width + 12 * size.heads + 8 * size.inner)
+    has_floats = is_full and parts == 1  # Of 32 bits. In a sharded model, all weights that compute have 16.
+    kept = tokens * ((24 if has_floats else 18) * size.width + 12 * size.heads + 8 * size.inner)
     passing = tokens * (8 * size.width + 6 * size.inner)
-    between = tokens * (4 if is_full else 2) * size.width
-    # Where all parameters are trained, autocast keeps their 16 bits until the end of the forward pass.
-    copies = 2 * size.layers * size.layer if is_full else 0
+    between = tokens * (4 if has_floats else 2) * size.width
     all_kept = size.layers * (between if parameters.activation_checkpointing else kept)
-    moments = [
-        (before, all_kept + copies, logits),
-        (before, all_kept + kept + passing if parameters.activation_checkpointing else all_kept + copies + passing, 0),
-        (4 * trained, kept + passing, 0),
-    ]
-    gradients, activations, logits = max(moments, key=sum)
-    return MemoryEstimate(weights, gradients + buckets, 8 * trained, activations, logits)
+    own = 4 * trained // parts
+    before = own if accumulation > 1 else 0
+    saves = parameters.activation_checkpointing
+    if parts > 1:
+        # 16 bits of the weights that a rank needs now or next, gradients of them, and 32 bits of these to be summed up.
+        layer, table, gradient = 2 * size.layer, 2 * size.vocabulary * size.width, 3 if is_full else 0
+        moments = [
+            (table, before + gradient * table, all_kept, logits),
+            (2 * layer, before + gradient * layer, all_kept + saves * kept + passing, 0),
+            (table + layer, own + gradient * table, kept + passing, 0),
+        ]
+    else:
+        # Where all parameters are trained, autocast keeps their 16 bits until the end of the forward pass.
+        copies = 2 * size.layers * size.layer if is_full else 0
+        buckets = 4 * trained if ranks > 1 else 0
+        moments = [
+            (0, before + buckets, all_kept + copies, logits),
+            (0, before + buckets, all_kept + (kept + passing if saves else copies + passing), 0),
+            (0, own + buckets, kept + passing, 0),
+        ]
+    gathered, gradients, activations, logits = max(moments, key=sum)
+    return MemoryEstimate(weights // parts + gathered, gradients, 8 * trained // parts, activations, logits)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 from kfp_distributed.trainers.programs.language_parameters import (
     LARGEST_MICRO_BATCH,
@@ -37,8 +37,9 @@ def describe_memory(size: ModelSize, parameters: LanguageModelParameters, ranks:
     adapter = size.adapter(parameters.lora_r, parameters.lora_target_modules)
     trained = "all" if parameters.method == "full" else f"{adapter:,} of an adapter"
     estimate = memory_estimate(size, parameters, ranks)
+    sharded = f", divided among {ranks} ranks" if parameters.sharding == "fsdp" and ranks > 1 else ""
     return (
-        f"base_model has {size.parameters:,} parameters, and {trained} are trained; a GPU needs about "
+        f"base_model has {size.parameters:,} parameters{sharded}, and {trained} are trained; a GPU needs about "
         f"{gibibytes(estimate.total)} GiB for micro_batch_size {rows} and max_length {parameters.max_length}: "
         f"{_parts(estimate)} (an estimate)"
     )
@@ -47,7 +48,7 @@ def describe_memory(size: ModelSize, parameters: LanguageModelParameters, ranks:
 def memory_choices(
     size: ModelSize, parameters: LanguageModelParameters, ranks: int
 ) -> Iterator[tuple[LanguageModelParameters, MemoryEstimate]]:
-    """Yield choices of method, activation_checkpointing and micro_batch_size, with their estimates.
+    """Yield choices of method, sharding, activation_checkpointing and micro_batch_size, with their estimates.
 
     Args:
         size: Size of the base model.
@@ -55,9 +56,10 @@ def memory_choices(
         ranks: Number of ranks.
     """
     rows = parameters.batch_size // ranks
-    for method, saves, number in product(("lora", "full"), (True, False), _MICRO_BATCHES):
+    shardings = ("none", "fsdp") if ranks > 1 else ("none",)
+    for method, sharding, saves, number in product(("lora", "full"), shardings, (True, False), _MICRO_BATCHES):
         if rows % number == 0:
-            change: Mapping[str, Any] = {"method": method, "activation_checkpointing": saves}
+            change: Mapping[str, Any] = {"method": method, "sharding": sharding, "activation_checkpointing": saves}
             choice = replace(parameters, **change, micro_batch_size=number)
             yield choice, memory_estimate(size, choice, ranks)
 
@@ -71,6 +73,8 @@ def fit_to_memory(
 ) -> LanguageModelParameters:
     """Return the parameters with a micro_batch_size. In place of 0 it is the largest that fits, up to 8.
 
+    In place of "auto", sharding is "none" if something fits so, else "fsdp".
+
     Args:
         size: Size of the base model.
         parameters: Parameters of the trainer.
@@ -81,12 +85,16 @@ def fit_to_memory(
         ValueError: The fine-tuning needs more. The message has the estimate, and changes of the parameters that fit.
     """
     given = parameters.micro_batch_size
-    fitting = _largest_that_fits(size, parameters, ranks, memory)
-    if fitting and given in (0, fitting.micro_batch_size):
-        return fitting
+    shardings: list[Literal["auto", "none", "fsdp"]] = [parameters.sharding]
+    if parameters.sharding == "auto" and ranks > 1:
+        shardings = ["none", "fsdp"]
+    for parameters in (replace(parameters, sharding=sharding) for sharding in shardings):
+        fitting = _largest_that_fits(size, parameters, ranks, memory)
+        if fitting and given in (0, fitting.micro_batch_size):
+            return fitting
     least = replace(parameters, micro_batch_size=given or 1)
     choices: list[str] = []
-    for change in _changes(parameters):
+    for change in _changes(parameters, ranks):
         found = _largest_that_fits(size, replace(parameters, **change), ranks, memory)
         if found and not ("max_length" in change and any("max_length" in choice for choice in choices)):
             if given not in (0, found.micro_batch_size):
@@ -94,8 +102,9 @@ def fit_to_memory(
             words = " and ".join(f"{name} {str(value).lower()}" for name, value in change.items())
             choices.append(f"{words} ({gibibytes(memory_estimate(size, found, ranks).total)} GiB)")
     estimate = memory_estimate(size, least, ranks)
+    sharded = " and sharding fsdp" if parameters.sharding == "fsdp" else ""
     raise ValueError(
-        f"method {parameters.method} with micro_batch_size {least.micro_batch_size} needs about "
+        f"method {parameters.method}{sharded} with micro_batch_size {least.micro_batch_size} needs about "
         f"{gibibytes(estimate.total)} GiB on each GPU for rows of max_length {least.max_length} ({_parts(estimate)}), "
         f"and worker_gpu_memory is {gibibytes(memory)} GiB; "
         + (f"what fits: {', or '.join(choices)}" if choices else "use GPUs with more memory, or a smaller model")
@@ -112,7 +121,7 @@ def _largest_that_fits(
     return next((choice for choice in tried if memory_estimate(size, choice, ranks).total <= memory), None)
 
 
-def _changes(parameters: LanguageModelParameters) -> Iterator[Mapping[str, Any]]:
+def _changes(parameters: LanguageModelParameters, ranks: int) -> Iterator[Mapping[str, Any]]:
     """Yield changes of parameters that take less memory, those first that change the least of the training."""
     checkpointing = {} if parameters.activation_checkpointing else {"activation_checkpointing": True}
     lora = {"method": "lora"} if parameters.method == "full" else {}
@@ -120,6 +129,8 @@ def _changes(parameters: LanguageModelParameters) -> Iterator[Mapping[str, Any]]
         yield {}
     if checkpointing:
         yield checkpointing
+    if parameters.sharding == "none" and ranks > 1:
+        yield {"sharding": "fsdp", **checkpointing}
     if lora:
         yield lora
     if checkpointing and lora:

@@ -46,8 +46,8 @@ def never_destroy(process_group: object) -> None:
 def let_cpus_shard() -> bool:
     """Make `fully_shard` work on CPUs with PyTorch 2.6. Later versions need no help (seen with 2.15).
 
-    The streams of CPUs, which do nothing, lack methods that it calls, and Gloo returns the sum of the gradients where it
-    is asked for their average.
+    The streams of CPUs, which do nothing, lack methods that it calls, and Gloo returns the sum of the gradients where
+    it is asked for their average.
 
     Returns:
         Whether they can shard parameters that are trained together with the head. Those of PyTorch 2.6 cannot.

@@ -43,8 +43,8 @@ def read_size(address: str) -> ModelSize:
 def plan_memory(parameters: Mapping[str, Any], ranks: int, gpu_memory: str | None) -> tuple[dict[str, Any], str]:
     """Return the parameters of `language_model` for the memory of a GPU, and a line for the log; "" for none.
 
-    With a known memory of the GPUs and a known size of the model, micro_batch_size is set. The size is unknown for a
-    folder that only replicas have, and for others of which `read_size` knows none. This is no error.
+    With a known memory of the GPUs and a known size of the model, micro_batch_size and sharding are set. The size is
+    unknown for a folder that only replicas have, and for others of which `read_size` knows none. This is no error.
 
     Args:
         parameters: Its parameters, which are checked.
@@ -63,4 +63,5 @@ def plan_memory(parameters: Mapping[str, Any], ranks: int, gpu_memory: str | Non
     if not gpu_memory:
         return {**parameters}, describe_memory(size, planned, ranks)
     planned = fit_to_memory(size, planned, ranks, bytes_of(gpu_memory))
-    return {**parameters, "micro_batch_size": planned.micro_batch_size}, describe_memory(size, planned, ranks)
+    chosen = {"micro_batch_size": planned.micro_batch_size, "sharding": planned.sharding}
+    return {**parameters, **chosen}, describe_memory(size, planned, ranks)
