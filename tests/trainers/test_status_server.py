@@ -205,9 +205,15 @@ for epoch in range(1, 4):
 """
 
 
-def train(environment, cwd, program=TRAINING):
+PATIENT = """
+from kfp_distributed.trainers.runtime.monitoring import status_server
+status_server._TIMEOUT_SECONDS, status_server.StatusPosts.finish.__defaults__ = 60, (60,)
+"""
+
+
+def train(environment, cwd, program=TRAINING, *, is_patient=True):
     """Run a process, which records three epochs unless it is another program; return its output."""
-    command = [sys.executable, "-c", program]
+    command = [sys.executable, "-c", PATIENT * is_patient + program]
     return subprocess.run(
         command, env=environment, cwd=cwd, capture_output=True, text=True, check=True, timeout=300
     ).stdout
@@ -237,7 +243,7 @@ def test_without_a_variable_nothing_is_posted_or_said(server, environment, tmp_p
 def test_a_server_that_never_answers_delays_the_end_by_its_timeout_alone(environment, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"https://127.0.0.1:{silent.getsockname()[1]}{PATH}"
-        output = train(environment | {REPORTER_VARIABLE: "1", URL_VARIABLE: url}, tmp_path)
+        output = train(environment | {REPORTER_VARIABLE: "1", URL_VARIABLE: url}, tmp_path, is_patient=False)
         # The training has ended though a request was begun that is never answered.
         silent.setblocking(False)
         silent.accept()[0].close()
