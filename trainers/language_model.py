@@ -13,8 +13,8 @@ from kfp_distributed.trainers.language_rows import language_rows
 from kfp_distributed.trainers.language_training.adapters import without_adapter
 from kfp_distributed.trainers.language_training.base_folder import base_folder, content_hash
 from kfp_distributed.trainers.language_training.held_out_answers import HeldOutAnswers
-from kfp_distributed.trainers.language_training.model_files import save_adapter, save_merged
-from kfp_distributed.trainers.language_training.rank_checks import check_gpus
+from kfp_distributed.trainers.language_training.model_files import save_adapter, save_merged, save_merged_into
+from kfp_distributed.trainers.language_training.rank_checks import check_gpus, check_quantization
 from kfp_distributed.trainers.language_training.supervised_tuning import (
     EndIfDiverged,
     SupervisedTuning,
@@ -55,6 +55,8 @@ def language_model(
     ranks = int(os.environ.get("WORLD_SIZE", 1))
     with without_checkpoint():
         check_gpus()
+        if parameters.method == "qlora":
+            check_quantization()
         validation = language_rows(validation_dir) if validation_dir else []
         rows = language_rows(train_dir)
         trainer = supervised_tuning(parameters, rows, validation, checkpoint_dir, ranks)
@@ -87,21 +89,26 @@ def _save_and_ask(
     ranks: Accelerator | None,
 ) -> None:
     """Save what `export` names, and let the base model and the tuned model answer, if possible after that."""
-    adapts, model = parameters.method == "lora", trainer.accelerator.unwrap_model(trainer.model)
+    adapts, model = parameters.adapts, trainer.accelerator.unwrap_model(trainer.model)
     tokenizer, writes = trainer.processing_class, trainer.is_world_process_zero()
     if adapts and parameters.export != "merged":
         save_adapter(model, folder, writes)
         if writes:
             tokenizer.save_pretrained(folder)
+    merged = folder / "merged" if adapts and parameters.export == "both" else folder
+    merged.mkdir(exist_ok=True)
+    is_quantized = parameters.method == "qlora"
+    if is_quantized and parameters.export != "adapter":
+        base, _ = load_base(base_folder(parameters.base_model), parameters.chat_template, "lora")
+        save_merged_into(base, model, merged)
+        tokenizer.save_pretrained(merged)
     # Nothing gathers the parts of a merged model for its answers.
-    answers_adapted = adapts and (ranks is not None or parameters.export == "adapter")
+    answers_adapted = adapts and (ranks is not None or is_quantized or parameters.export == "adapter")
     if answers_adapted:
         answers.ask("tuned", lambda: model)
         with without_adapter(model):
             answers.ask("base", lambda: model)
-    if not adapts or parameters.export != "adapter":
-        merged = folder / "merged" if adapts and parameters.export == "both" else folder
-        merged.mkdir(exist_ok=True)
+    if not adapts or (parameters.export != "adapter" and not is_quantized):
         model = save_merged(model, merged, writes)
         if writes:
             tokenizer.save_pretrained(merged)
@@ -125,7 +132,7 @@ def _turned_back(
 
 def _describe(parameters: LanguageModelParameters, folder: Path) -> None:
     """Write what the base model is, in place of what libraries write about this replica."""
-    adapts = parameters.method == "lora"
+    adapts = parameters.adapts
     for name in ("training_args.bin", "README.md"):  # A pickle, and metadata with the folder of this replica.
         for file in folder.rglob(name):
             file.unlink()

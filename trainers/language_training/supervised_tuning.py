@@ -23,6 +23,7 @@ from torch.utils.data import Sampler
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    BitsAndBytesConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     TrainerCallback,
@@ -124,10 +125,15 @@ def load_base(folder: Path, chat_template: str, method: str) -> tuple[PreTrained
     Raises:
         ValueError: The weights are not those of the model that config.json describes.
     """
-    kind = torch.bfloat16 if method == "lora" and has_bfloat16() else torch.float32
+    kind = torch.bfloat16 if method != "full" and has_bfloat16() else torch.float32
     known = {"local_files_only": True, "trust_remote_code": False}
+    # As in QLoRA (Dettmers et al. 2023): NF4, and constants of 8 bits.
+    bits = BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=kind
+    )
+    quantized = {"quantization_config": bits} if method == "qlora" else {}
     model, loaded = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=kind, use_safetensors=True, output_loading_info=True, **known
+        folder, dtype=kind, use_safetensors=True, output_loading_info=True, **known, **quantized
     )
     # Files may have more than the language model, such as a part that sees images.
     own = {key for key in loaded["unexpected_keys"] if hasattr(model, key.partition(".")[0])}
@@ -202,7 +208,7 @@ def supervised_tuning(
     if arguments.fsdp:
         _let_shard(arguments, parameters.method)
     model, tokenizer = load_base(base_folder(parameters.base_model), parameters.chat_template, parameters.method)
-    if parameters.method == "lora":
+    if parameters.adapts:
         check_targets(model, parameters.lora_target_modules)
     with template_errors(tokenizer, rows[0], parameters.loss_on):
         trainer = SupervisedTuning(

@@ -5,7 +5,7 @@ from __future__ import annotations  # The type of a field is its text, as in the
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-LEARNING_RATES = {"lora": 2e-4, "full": 2e-5}
+LEARNING_RATES = {"lora": 2e-4, "qlora": 2e-4, "full": 2e-5}
 """Learning rate of each method if none is set: that of the adapters in QLoRA (Dettmers et al. 2023), and of most models
 of up to 13 billion parameters that were fine-tuned with all of them."""
 
@@ -20,14 +20,15 @@ class LanguageModelParameters:
     Attributes:
         base_model: The model, with config.json, weights as safetensors, and a tokenizer: an address such as
             s3://bucket/model, hf://OWNER/NAME@REVISION, or the full path of a folder of each replica.
-        method: "lora" trains an adapter, "full" all parameters. Default: "lora".
+        method: "lora" trains an adapter, "qlora" one of a base model of which the linear layers have 4 bits (NF4) for
+            each parameter in the memory of the GPU, and "full" all parameters. Default: "lora".
         epochs: Number of passes over all rows, including those of a checkpoint. Default: 1.
         batch_size: Rows in one update of the weights, or sequences with packing, over all ranks. If there are fewer,
             some are repeated in the update. Default: 32.
         micro_batch_size: Rows that a rank computes at once. 0 is the largest number up to 8 that divides the rows of a
             rank and, with worker_gpu_memory, fits. Default: 0.
         learning_rate: Learning rate of the AdamW optimizer after the warm-up, from which it falls to 0 in a line. 0 is
-            0.0002 for "lora" and 0.00002 for "full". Default: 0.
+            0.0002 for "lora" and "qlora", and 0.00002 for "full". Default: 0.
         warmup_ratio: Fraction of the updates, rounded down, before the first with the whole learning rate, from 0 to
             less than 1. Default: 0.03.
         weight_decay: Weight decay of the optimizer. Default: 0.
@@ -61,7 +62,7 @@ class LanguageModelParameters:
     below: ClassVar = {"warmup_ratio": 1, "lora_dropout": 1, "seed": 1 << 32}
 
     base_model: str
-    method: Literal["lora", "full"] = "lora"
+    method: Literal["lora", "qlora", "full"] = "lora"
     epochs: int = 1
     batch_size: int = 32
     micro_batch_size: int = 0
@@ -82,6 +83,11 @@ class LanguageModelParameters:
     checkpoint_steps: int = 0
     export: Literal["adapter", "merged", "both"] = "adapter"
     seed: int = 0
+
+    @property
+    def adapts(self) -> bool:
+        """Whether an adapter is trained."""
+        return self.method != "full"
 
     @property
     def rate(self) -> float:

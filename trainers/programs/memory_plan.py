@@ -57,8 +57,9 @@ def memory_choices(
     """
     rows = parameters.batch_size // ranks
     shardings = ("none", "fsdp") if ranks > 1 else ("none",)
-    for method, sharding, saves, number in product(("lora", "full"), shardings, (True, False), _MICRO_BATCHES):
-        if rows % number == 0:
+    methods = ("lora", "qlora", "full")
+    for method, sharding, saves, number in product(methods, shardings, (True, False), _MICRO_BATCHES):
+        if rows % number == 0 and (method, sharding) != ("qlora", "fsdp"):
             change: Mapping[str, Any] = {"method": method, "sharding": sharding, "activation_checkpointing": saves}
             choice = replace(parameters, **change, micro_batch_size=number)
             yield choice, memory_estimate(size, choice, ranks)
@@ -86,7 +87,7 @@ def fit_to_memory(
     """
     given = parameters.micro_batch_size
     shardings: list[Literal["auto", "none", "fsdp"]] = [parameters.sharding]
-    if parameters.sharding == "auto" and ranks > 1:
+    if parameters.sharding == "auto" and ranks > 1 and parameters.method != "qlora":
         shardings = ["none", "fsdp"]
     for parameters in (replace(parameters, sharding=sharding) for sharding in shardings):
         fitting = _largest_that_fits(size, parameters, ranks, memory)
@@ -129,12 +130,14 @@ def _changes(parameters: LanguageModelParameters, ranks: int) -> Iterator[Mappin
         yield {}
     if checkpointing:
         yield checkpointing
-    if parameters.sharding == "none" and ranks > 1:
+    if parameters.sharding == "none" and ranks > 1 and parameters.method != "qlora":
         yield {"sharding": "fsdp", **checkpointing}
     if lora:
         yield lora
     if checkpointing and lora:
         yield {**lora, **checkpointing}
+    if parameters.method == "lora" and parameters.sharding != "fsdp":
+        yield {"method": "qlora", **checkpointing}
     length = parameters.max_length
     while (length := length // 2) >= _SHORTEST:
         yield {"max_length": length}
