@@ -74,7 +74,7 @@ def check_language_rows(manifest: DatasetManifest) -> None:
     """
     columns = {column.name: column for column in manifest.columns}
     _row(dict.fromkeys(columns), manifest)
-    needed, optional = next(form for form in _FORMS if {*form[0]} <= {*columns})
+    needed, optional = _form(manifest)
     for name, kinds in {**needed, **optional}.items():
         if name in columns and columns[name].source_type not in kinds:
             kind = columns[name].source_type or f"{columns[name].kind} ({columns[name].dtype})"
@@ -83,6 +83,16 @@ def check_language_rows(manifest: DatasetManifest) -> None:
                 f"{' or '.join(kinds)}: run prepare_data without label_column and without a kind of this column in "
                 "columns, so that it checks and keeps the rows as rows for language models"
             )
+
+
+def are_preferences(manifest: DatasetManifest) -> bool:
+    """Return whether the rows of a dataset that `check_language_rows` accepts have a chosen and a rejected answer."""
+    return "chosen" in _form(manifest)[0]
+
+
+def _form(manifest: DatasetManifest) -> tuple[_Kinds, _Kinds]:
+    names = {column.name for column in manifest.columns}
+    return next(form for form in _FORMS if {*form[0]} <= names)
 
 
 def _row(row: dict[str, Any], manifest: DatasetManifest) -> dict[str, Any]:
