@@ -78,6 +78,17 @@ def test_the_parts_of_an_estimate():
     assert estimate(max_length=4096).total > lora.total
 
 
+def test_preferences_have_two_answers_and_maybe_the_base_model_twice():
+    every = 8_030_261_248
+    lora, full = (estimate(objective="dpo", method=method) for method in ("lora", "full"))
+    assert lora == estimate(micro_batch_size=2)
+    assert full.weights == 8 * every
+    assert full.optimizer == 8 * every
+    given = LanguageModelParameters("x", objective="dpo", method="full")
+    with pytest.raises(ValueError, match="what fits: method lora "):
+        fit_to_memory(model_size(LLAMA_3_8B), given, 8, 80 * 2**30)
+
+
 def test_a_sharded_model_is_divided_among_the_ranks():
     """A rank has some layers of the others for a while, and the table of tokens, or gradients of these."""
     every, adapter = 8_030_261_248, 41_943_040

@@ -23,7 +23,7 @@ from kfp_distributed.trainers.language_training.adapters import adapter_config, 
 from kfp_distributed.trainers.language_training.base_folder import base_folder
 from kfp_distributed.trainers.language_training.objectives import OBJECTIVES, Tuning
 from kfp_distributed.trainers.language_training.rank_checks import check_ranks
-from kfp_distributed.trainers.language_training.row_dataset import row_dataset
+from kfp_distributed.trainers.language_training.tuning_rows import tuning_rows
 from kfp_distributed.trainers.language_training.tokenizer_checks import check_tokens, template_errors
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters, micro_batches
 from kfp_distributed.trainers.runtime.workarounds.torch_internals import let_cpus_shard
@@ -115,8 +115,8 @@ def tuning_trainer(
         trainer = OBJECTIVES[parameters.objective](
             model,
             args=arguments,
-            train_dataset=row_dataset(rows),
-            eval_dataset=row_dataset(validation) if validation else None,
+            train_dataset=tuning_rows(rows),
+            eval_dataset=tuning_rows(validation) if validation else None,
             processing_class=tokenizer,
             peft_config=adapter_config(parameters),
         )

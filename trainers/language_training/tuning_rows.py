@@ -36,7 +36,7 @@ def _decoded(row: Mapping[str, str]) -> dict[str, Any]:
     return {name: json.loads(text) for name, text in row.items()}
 
 
-def row_dataset(rows: Sequence[dict[str, Any]]) -> Dataset:
+def tuning_rows(rows: Sequence[dict[str, Any]]) -> Dataset:
     """Return rows with the columns that trl takes. Any others may have names that it takes for something else."""
     used = [name for name in next(form for form in _FORMS if {*form} - {"tools"} <= {*rows[0]}) if name in rows[0]]
     table = pa.table({name: [json.dumps(row[name]) for row in rows] for name in used})
