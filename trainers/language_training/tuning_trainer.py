@@ -23,8 +23,8 @@ from kfp_distributed.trainers.language_training.adapters import adapter_config, 
 from kfp_distributed.trainers.language_training.base_folder import base_folder
 from kfp_distributed.trainers.language_training.objectives import OBJECTIVES, Tuning
 from kfp_distributed.trainers.language_training.rank_checks import check_ranks
-from kfp_distributed.trainers.language_training.tuning_rows import tuning_rows
 from kfp_distributed.trainers.language_training.tokenizer_checks import check_tokens, template_errors
+from kfp_distributed.trainers.language_training.tuning_rows import tuning_rows
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters, micro_batches
 from kfp_distributed.trainers.runtime.workarounds.torch_internals import let_cpus_shard
 
