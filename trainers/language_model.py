@@ -1,4 +1,4 @@
-"""The trainer `language_model`: supervised fine-tuning of a language model, of an adapter or of all parameters."""
+"""The trainer `language_model`: fine-tuning of a language model, of an adapter or of all parameters."""
 
 import json
 import os
@@ -14,15 +14,15 @@ from kfp_distributed.trainers.language_training.adapters import without_adapter
 from kfp_distributed.trainers.language_training.base_folder import base_folder, content_hash
 from kfp_distributed.trainers.language_training.held_out_answers import HeldOutAnswers
 from kfp_distributed.trainers.language_training.model_files import save_adapter, save_merged, save_merged_into
+from kfp_distributed.trainers.language_training.objectives import Tuning
 from kfp_distributed.trainers.language_training.rank_checks import check_gpus, check_quantization
-from kfp_distributed.trainers.language_training.supervised_tuning import (
-    EndIfDiverged,
-    SupervisedTuning,
+from kfp_distributed.trainers.language_training.tuning_trainer import (
     describe_tokens,
     is_sharded,
     load_base,
-    supervised_tuning,
+    tuning_trainer,
 )
+from kfp_distributed.trainers.language_training.tuning_updates import EndIfDiverged
 from kfp_distributed.trainers.programs.base_model import parse_hub
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
 from kfp_distributed.trainers.runtime.job_description import BASE_MODEL
@@ -38,7 +38,7 @@ def language_model(
     metrics_dir: str,
     parameters: LanguageModelParameters,
 ) -> None:
-    """Fine-tune a language model on conversations, prompts with completions, or texts.
+    """Fine-tune a language model on conversations, prompts with completions, preferences, or texts.
 
     With RANK and WORLD_SIZE, several processes average their gradients, over NCCL if there are GPUs, else over Gloo.
     The rows of an update depend on batch_size and seed alone, and not on the number of ranks. The training continues
@@ -59,7 +59,7 @@ def language_model(
             check_quantization()
         validation = language_rows(validation_dir) if validation_dir else []
         rows = language_rows(train_dir)
-        trainer = supervised_tuning(parameters, rows, validation, checkpoint_dir, ranks)
+        trainer = tuning_trainer(parameters, rows, validation, checkpoint_dir, ranks)
         trainer.add_callback(StoredMetrics(trainer, metrics_dir))
         trainer.add_callback(EndIfDiverged())
         tokens = describe_tokens(trainer, rows, validation)
@@ -82,7 +82,7 @@ def language_model(
 
 
 def _save_and_ask(
-    trainer: SupervisedTuning,
+    trainer: Tuning,
     parameters: LanguageModelParameters,
     folder: Path,
     answers: HeldOutAnswers,

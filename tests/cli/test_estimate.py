@@ -43,6 +43,9 @@ full     fsdp       false                      2                  66.3    16.3  
 """  # noqa: E501
 
 
+DPO = {"objective": "dpo"}
+
+
 @pytest.fixture
 def base(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(LLAMA_3_8B))
@@ -62,6 +65,11 @@ def test_a_table_of_what_fits(base):
     assert lines[0].endswith("max_length 2048, batch_size 32, ranks 1")
     assert lines[1].endswith(" CUDA")
     assert len(lines) == 26
+
+
+def test_preferences_are_not_sharded(base):
+    lines = estimate(base, DPO, {"distribution_type": "PyTorch", "number_of_workers": 1}).output.splitlines()
+    assert {line.split()[1] for line in lines[2:]} == {"none"}
 
 
 @pytest.mark.parametrize(
@@ -97,8 +105,8 @@ def test_render_prints_the_estimate(base):
     assert "needs about 18.3 GiB on each GPU" in done.output
 
 
-@pytest.mark.parametrize("loss_on", ["auto", "all", "completion", "assistant"])
-def test_render_takes_each_loss(base, loss_on):
+@pytest.mark.parametrize("loss", [*({"loss_on": on} for on in ("auto", "all", "completion", "assistant")), DPO])
+def test_render_takes_each_loss(base, loss):
     words = ["render", "--train-specification", '{"trainer": "language_model", "image": "x:1"}', "--train-parameters"]
-    done = CliRunner().invoke(main, [*words, json.dumps({"base_model": str(base), "loss_on": loss_on})])
+    done = CliRunner().invoke(main, [*words, json.dumps({"base_model": str(base), **loss})])
     assert done.exit_code == 0, done.output

@@ -78,6 +78,17 @@ def test_the_parts_of_an_estimate():
     assert estimate(max_length=4096).total > lora.total
 
 
+def test_preferences_have_two_answers_and_maybe_the_base_model_twice():
+    every = 8_030_261_248
+    lora, full = (estimate(objective="dpo", method=method) for method in ("lora", "full"))
+    assert lora == estimate(micro_batch_size=2)
+    assert full.weights == 8 * every
+    assert full.optimizer == 8 * every
+    given = LanguageModelParameters("x", objective="dpo", method="full")
+    with pytest.raises(ValueError, match="what fits: method lora "):
+        fit_to_memory(model_size(LLAMA_3_8B), given, 8, 80 * 2**30)
+
+
 def test_a_sharded_model_is_divided_among_the_ranks():
     """A rank has some layers of the others for a while, and the table of tokens, or gradients of these."""
     every, adapter = 8_030_261_248, 41_943_040
@@ -199,7 +210,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
-from kfp_distributed.trainers.language_training import supervised_tuning as tuning
+from kfp_distributed.trainers.language_training import tuning_trainer as tuning
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
 from kfp_distributed.trainers.programs.memory_estimate import memory_estimate
 from kfp_distributed.trainers.programs.model_size import model_size
@@ -246,9 +257,12 @@ for sizes, parameters in json.loads(sys.argv[1]):
     PreTrainedTokenizerFast(tokenizer_object=words, eos_token="1", pad_token="0").save_pretrained(folder)
     given = LanguageModelParameters(folder, loss_on="all", lora_r=8, checkpoint_steps=100, **parameters)
     text = " ".join(str(3 + place % 200) for place in range(given.max_length))
-    trainer = tuning.supervised_tuning(given, [{"text": text}] * 2 * given.batch_size, [], tempfile.mkdtemp(), 1)
+    preference = {"prompt": text[:3], "chosen": text[3:], "rejected": text[3:][::-1]}
+    row = preference if given.objective == "dpo" else {"text": text}
+    trainer = tuning.tuning_trainer(given, [row] * 2 * given.batch_size, [], tempfile.mkdtemp(), 1)
     del model
-    peak = Peak([*trainer.model.parameters(), *trainer.model.buffers()])
+    known = [each for each in (trainer.model, getattr(trainer, "ref_model", None)) if each]
+    peak = Peak([tensor for each in known for tensor in (*each.parameters(), *each.buffers())])
     with peak:
         trainer.train()
     size = model_size(json.loads(Path(folder, "config.json").read_text()))
@@ -296,6 +310,15 @@ def test_estimates_are_those_of_the_tensors_of_trainings(library_archive):
         )
     ]
     runs += [(deep, {"method": method, "batch_size": 3, "micro_batch_size": 1}) for method in ("lora", "full")]
+    runs += [
+        (sizes, {"objective": "dpo", "method": method, "batch_size": 1, "activation_checkpointing": saves})
+        for sizes, method, saves in (
+            (wide, "lora", True),
+            (wide, "full", True),
+            (deep, "lora", False),
+            (deep, "full", False),
+        )
+    ]
     runs = [(sizes, {"max_length": 384, **parameters}) for sizes, parameters in runs]
     ratios = output_of(MEASURED, library_archive, json.dumps(runs))
     assert len(ratios) == len(runs)

@@ -2,8 +2,10 @@
 
 Bytes for each parameter are those of the trainer `language_model`: an adapter of 32-bit floats with the 16 bits of what
 it belongs to, an adapter of 16 bits with the 4 bits of linear layers, or 32 bits where all parameters are trained;
-gradients and two moments of AdamW of as many bits each; and a copy of the gradients where ranks average them. The factors of activations were found by counting the bytes of tensors
-of small models of the type of Llama, see tests/trainers/test_memory_estimate.py.
+gradients and two moments of AdamW of as many bits each; and a copy of the gradients where ranks average them. With the
+objective "dpo", a row has two answers, and with the method "full" there is the base model, too. The factors of
+activations were found by counting the bytes of tensors of small models of the type of Llama, see
+tests/trainers/test_memory_estimate.py.
 """
 
 from typing import NamedTuple
@@ -62,13 +64,15 @@ def memory_estimate(
         ValueError: batch_size cannot be divided among the ranks.
     """
     rows, accumulation = micro_batches(parameters.batch_size, parameters.micro_batch_size, ranks)
-    tokens, is_full = rows * parameters.max_length, parameters.method == "full"
+    is_full, is_preference = parameters.method == "full", parameters.objective == "dpo"
+    tokens = rows * parameters.max_length * (2 if is_preference else 1)  # A row has two answers.
     parts = ranks if parameters.sharding == "fsdp" else 1
     trained = size.parameters if is_full else size.adapter(parameters.lora_r, parameters.lora_target_modules)
     trained_bytes = 2 if parameters.method == "qlora" else 4
     weights = (
         trained_bytes * trained + {"full": 0, "lora": 2 * size.parameters, "qlora": _quantized(size)}[parameters.method]
     )
+    weights += 4 * trained if is_full and is_preference else 0  # The base model, to which the trained one is compared.
     logits = 4 * min(tokens, at_once) * min(size.vocabulary, _ENTRIES) + 8 * tokens * size.width
     # Bytes that a layer keeps for its backward pass, those that it has for a moment, and those between two layers.
     # Where all are trained and not sharded, those between the layers have 32 bits. An adapter of 32 bits has its inputs
