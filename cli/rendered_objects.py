@@ -62,8 +62,9 @@ def planned_job(
     """
     with tempfile.TemporaryDirectory() as folder:
         is_of_texts = isinstance(train_specification, Mapping) and train_specification.get("trainer") == LANGUAGE_MODEL
-        loss_on = train_parameters.get("loss_on") if isinstance(train_parameters, Mapping) else None
-        Path(folder, DATASET_MANIFEST).write_text(_dataset(loss_on, is_of_texts=is_of_texts).to_json())
+        given = train_parameters if isinstance(train_parameters, Mapping) else {}
+        wanted = "dpo" if given.get("objective") == "dpo" else given.get("loss_on")
+        Path(folder, DATASET_MANIFEST).write_text(_dataset(wanted, is_of_texts=is_of_texts).to_json())
         job = plan_job(
             Request(
                 train_uri=folder,
@@ -77,7 +78,7 @@ def planned_job(
     return replace(job, description=replace(job.description, **_URIS))
 
 
-def _dataset(loss_on: object, *, is_of_texts: bool) -> DatasetManifest:
+def _dataset(wanted: object, *, is_of_texts: bool) -> DatasetManifest:
     """Return a dataset that any training accepts: of rows for `language_model`, or of rows with a label."""
     rows = 10**9
     shards = (Shard("rows", rows, 0, ""),)
@@ -85,8 +86,9 @@ def _dataset(loss_on: object, *, is_of_texts: bool) -> DatasetManifest:
         forms = {
             "assistant": {"messages": "conversation"},
             "completion": dict.fromkeys(("prompt", "completion"), "required text"),
+            "dpo": dict.fromkeys(("prompt", "chosen", "rejected"), "required text"),
         }
-        kinds = forms.get(str(loss_on), {"text": "required text"})
+        kinds = forms.get(str(wanted), {"text": "required text"})
         columns = tuple(Column(name, "kept", "string", source_type=kind) for name, kind in kinds.items())
         return DatasetManifest("train", columns, Label("", task="none"), shards, (), 0, "", shuffled=True)
     return DatasetManifest("train", (), Label("label", ("",)), shards, (rows,), 0, "")

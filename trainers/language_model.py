@@ -1,4 +1,4 @@
-"""The trainer `language_model`: supervised fine-tuning of a language model, of an adapter or of all parameters."""
+"""The trainer `language_model`: fine-tuning of a language model, of an adapter or of all parameters."""
 
 import json
 import os
@@ -13,16 +13,16 @@ from kfp_distributed.trainers.language_rows import language_rows
 from kfp_distributed.trainers.language_training.adapters import without_adapter
 from kfp_distributed.trainers.language_training.base_folder import base_folder, content_hash
 from kfp_distributed.trainers.language_training.held_out_answers import HeldOutAnswers
-from kfp_distributed.trainers.language_training.model_files import save_adapter, save_merged
-from kfp_distributed.trainers.language_training.rank_checks import check_gpus
-from kfp_distributed.trainers.language_training.supervised_tuning import (
-    EndIfDiverged,
-    SupervisedTuning,
+from kfp_distributed.trainers.language_training.model_files import save_adapter, save_merged, save_merged_into
+from kfp_distributed.trainers.language_training.objectives import Tuning
+from kfp_distributed.trainers.language_training.rank_checks import check_gpus, check_quantization
+from kfp_distributed.trainers.language_training.tuning_trainer import (
     describe_tokens,
     is_sharded,
     load_base,
-    supervised_tuning,
+    tuning_trainer,
 )
+from kfp_distributed.trainers.language_training.tuning_updates import EndIfDiverged
 from kfp_distributed.trainers.programs.base_model import parse_hub
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
 from kfp_distributed.trainers.runtime.job_description import BASE_MODEL
@@ -38,7 +38,7 @@ def language_model(
     metrics_dir: str,
     parameters: LanguageModelParameters,
 ) -> None:
-    """Fine-tune a language model on conversations, prompts with completions, or texts.
+    """Fine-tune a language model on conversations, prompts with completions, preferences, or texts.
 
     With RANK and WORLD_SIZE, several processes average their gradients, over NCCL if there are GPUs, else over Gloo.
     The rows of an update depend on batch_size and seed alone, and not on the number of ranks. The training continues
@@ -55,9 +55,11 @@ def language_model(
     ranks = int(os.environ.get("WORLD_SIZE", 1))
     with without_checkpoint():
         check_gpus()
+        if parameters.method == "qlora":
+            check_quantization()
         validation = language_rows(validation_dir) if validation_dir else []
         rows = language_rows(train_dir)
-        trainer = supervised_tuning(parameters, rows, validation, checkpoint_dir, ranks)
+        trainer = tuning_trainer(parameters, rows, validation, checkpoint_dir, ranks)
         trainer.add_callback(StoredMetrics(trainer, metrics_dir))
         trainer.add_callback(EndIfDiverged())
         tokens = describe_tokens(trainer, rows, validation)
@@ -80,28 +82,33 @@ def language_model(
 
 
 def _save_and_ask(
-    trainer: SupervisedTuning,
+    trainer: Tuning,
     parameters: LanguageModelParameters,
     folder: Path,
     answers: HeldOutAnswers,
     ranks: Accelerator | None,
 ) -> None:
     """Save what `export` names, and let the base model and the tuned model answer, if possible after that."""
-    adapts, model = parameters.method == "lora", trainer.accelerator.unwrap_model(trainer.model)
+    adapts, model = parameters.adapts, trainer.accelerator.unwrap_model(trainer.model)
     tokenizer, writes = trainer.processing_class, trainer.is_world_process_zero()
     if adapts and parameters.export != "merged":
         save_adapter(model, folder, writes)
         if writes:
             tokenizer.save_pretrained(folder)
+    merged = folder / "merged" if adapts and parameters.export == "both" else folder
+    merged.mkdir(exist_ok=True)
+    is_quantized = parameters.method == "qlora"
+    if is_quantized and parameters.export != "adapter":
+        base, _ = load_base(base_folder(parameters.base_model), parameters.chat_template, "lora")
+        save_merged_into(base, model, merged)
+        tokenizer.save_pretrained(merged)
     # Nothing gathers the parts of a merged model for its answers.
-    answers_adapted = adapts and (ranks is not None or parameters.export == "adapter")
+    answers_adapted = adapts and (ranks is not None or is_quantized or parameters.export == "adapter")
     if answers_adapted:
         answers.ask("tuned", lambda: model)
         with without_adapter(model):
             answers.ask("base", lambda: model)
-    if not adapts or parameters.export != "adapter":
-        merged = folder / "merged" if adapts and parameters.export == "both" else folder
-        merged.mkdir(exist_ok=True)
+    if not adapts or (parameters.export != "adapter" and not is_quantized):
         model = save_merged(model, merged, writes)
         if writes:
             tokenizer.save_pretrained(merged)
@@ -125,7 +132,7 @@ def _turned_back(
 
 def _describe(parameters: LanguageModelParameters, folder: Path) -> None:
     """Write what the base model is, in place of what libraries write about this replica."""
-    adapts = parameters.method == "lora"
+    adapts = parameters.adapts
     for name in ("training_args.bin", "README.md"):  # A pickle, and metadata with the folder of this replica.
         for file in folder.rglob(name):
             file.unlink()

@@ -20,19 +20,23 @@ _FORMS: tuple[tuple[_Kinds, _Kinds], ...] = (
     ({"conversations": _MESSAGES}, _TOOLS),
     ({"prompt": _EITHER, "completion": _EITHER}, _TOOLS),
     ({"instruction": _TEXT, "output": _TEXT}, {**_TOOLS, "input": ("optional text", "required text")}),
+    ({"prompt": _EITHER, "chosen": _EITHER, "rejected": _EITHER}, _TOOLS),
+    ({"chosen": _MESSAGES, "rejected": _MESSAGES}, _TOOLS),
     ({"text": _TEXT}, {}),
 )
 """Columns of the forms of rows, needed and optional ones, with the source_type that `prepare_data` gives them."""
 
 
 def language_rows(folder: str) -> list[dict[str, Any]]:
-    """Return the rows of a dataset of conversations, prompts or texts, in a form that the trainers of trl take.
+    """Return the rows of a dataset for language models, in a form that the trainers of trl take.
 
     | columns that `prepare_data` has kept | row |
     |---|---|
     | messages, or conversations of ShareGPT | {"messages": [{"role": "user", "content": ...}, ...]} |
     | prompt and completion | {"prompt": ..., "completion": ...}, texts or lists of messages |
     | instruction, input and output of Alpaca | the same as lists of messages, the prompt with the input below |
+    | prompt, chosen and rejected | {"prompt": ..., "chosen": ..., "rejected": ...}, texts or lists of messages |
+    | chosen and rejected | the same as lists of messages, of which the last one of each is the answer |
     | text | {"text": ...} |
 
     Rows also have the tools as a list of objects, None for no tools, and the columns that were kept because `columns`
@@ -70,7 +74,7 @@ def check_language_rows(manifest: DatasetManifest) -> None:
     """
     columns = {column.name: column for column in manifest.columns}
     _row(dict.fromkeys(columns), manifest)
-    needed, optional = next(form for form in _FORMS if {*form[0]} <= {*columns})
+    needed, optional = _form(manifest)
     for name, kinds in {**needed, **optional}.items():
         if name in columns and columns[name].source_type not in kinds:
             kind = columns[name].source_type or f"{columns[name].kind} ({columns[name].dtype})"
@@ -79,6 +83,16 @@ def check_language_rows(manifest: DatasetManifest) -> None:
                 f"{' or '.join(kinds)}: run prepare_data without label_column and without a kind of this column in "
                 "columns, so that it checks and keeps the rows as rows for language models"
             )
+
+
+def are_preferences(manifest: DatasetManifest) -> bool:
+    """Return whether the rows of a dataset that `check_language_rows` accepts have a chosen and a rejected answer."""
+    return "chosen" in _form(manifest)[0]
+
+
+def _form(manifest: DatasetManifest) -> tuple[_Kinds, _Kinds]:
+    names = {column.name for column in manifest.columns}
+    return next(form for form in _FORMS if {*form[0]} <= names)
 
 
 def _row(row: dict[str, Any], manifest: DatasetManifest) -> dict[str, Any]:
@@ -92,11 +106,18 @@ def _row(row: dict[str, Any], manifest: DatasetManifest) -> dict[str, Any]:
         case {"instruction": instruction, "output": output, **others}:
             question = "\n\n".join(filter(None, (instruction, others.pop("input", None))))
             return {**others, "prompt": [_message("user", question)], "completion": [_message("assistant", output)]}
+        case {"prompt": _, "chosen": _, "rejected": _}:
+            return row
+        case {"chosen": chosen, "rejected": rejected, **others}:
+            if chosen:  # `check_language_rows` has names without values.
+                row = {**others, "prompt": chosen[:-1], "chosen": chosen[-1:], "rejected": rejected[-1:]}
+            return row
         case {"text": _}:
             return row
     raise ValueError(
         f"the dataset of {manifest.source} has the columns {list(row)}; allowed are messages, conversations, prompt "
-        "and completion, instruction and output, or text: prepare_data keeps them from a source without a column label"
+        "and completion, instruction and output, chosen and rejected, or text: prepare_data keeps them from a source "
+        "without a column label"
     )
 
 

@@ -39,7 +39,7 @@ def prepare_data(
         label_column: Name of the column or array to predict. For "digits" and for folders of images, the label gets
             this name. Example: "species". Default: "label". Empty means that there is nothing to predict. Without a
             column "label", rows of conversations ("messages" or "conversations"), "prompt" and "completion",
-            "instruction" and "output", or "text" are kept for language models.
+            "instruction" and "output", "chosen" and "rejected", or "text" are kept for language models.
         task: What is predicted. Allowed values: "classification" (a class of texts or whole numbers), "regression" (a
             number), "none" (nothing: all columns keep their types, for functions of your own) and "auto": regression
             for numbers with fractions or more than 100 different whole numbers, else classification, and none without a

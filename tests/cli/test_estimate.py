@@ -24,10 +24,14 @@ lora     none       true                       1                  17.8    15.1  
 lora     none       true                       2                  18.3    15.1      0.2         0.3         1.2           0.0      1.5    yes
 lora     none       false                      1                  24.6    15.1      0.3         0.3         7.4           0.0      1.5    no
 lora     none       false                      2                  31.8    15.1      0.2         0.3         14.7          0.0      1.5    no
-lora     fsdp       true                       1                  11.0    8.9       0.1         0.2         0.3           0.0      1.5    yes
-lora     fsdp       true                       2                  11.4    8.9       0.1         0.2         0.7           0.0      1.5    yes
-lora     fsdp       false                      1                  17.6    8.5       0.1         0.2         7.2           0.1      1.5    yes
-lora     fsdp       false                      2                  24.9    8.5       0.0         0.2         14.5          0.2      1.5    no
+lora     fsdp       true                       1                  10.9    8.9       0.1         0.2         0.2           0.0      1.5    yes
+lora     fsdp       true                       2                  11.1    8.9       0.1         0.2         0.5           0.0      1.5    yes
+lora     fsdp       false                      1                  16.5    8.5       0.1         0.2         6.1           0.1      1.5    yes
+lora     fsdp       false                      2                  22.6    8.5       0.0         0.2         12.2          0.2      1.5    yes
+qlora    none       true                       1                  7.8     5.5       0.2         0.2         0.5           0.0      1.5    yes
+qlora    none       true                       2                  8.2     5.5       0.1         0.2         1.0           0.0      1.5    yes
+qlora    none       false                      1                  13.5    5.5       0.2         0.2         6.1           0.1      1.5    yes
+qlora    none       false                      2                  19.7    5.5       0.1         0.2         12.2          0.2      1.5    yes
 full     none       true                       1                  164.7   29.9      59.8        59.8        13.5          0.1      1.5    no
 full     none       true                       2                  151.8   29.9      59.8        59.8        0.7           0.0      1.5    no
 full     none       false                      1                  172.2   29.9      59.8        59.8        21.1          0.0      1.5    no
@@ -37,6 +41,9 @@ full     fsdp       true                       2                  66.3    16.3  
 full     fsdp       false                      1                  72.6    15.9      17.9        29.9        7.2           0.1      1.5    no
 full     fsdp       false                      2                  66.3    16.3      17.9        29.9        0.7           0.0      1.5    no
 """  # noqa: E501
+
+
+DPO = {"objective": "dpo"}
 
 
 @pytest.fixture
@@ -57,7 +64,12 @@ def test_a_table_of_what_fits(base):
     lines = estimate(base, {}, {}).output.splitlines()
     assert lines[0].endswith("max_length 2048, batch_size 32, ranks 1")
     assert lines[1].endswith(" CUDA")
-    assert len(lines) == 18
+    assert len(lines) == 26
+
+
+def test_preferences_are_not_sharded(base):
+    lines = estimate(base, DPO, {"distribution_type": "PyTorch", "number_of_workers": 1}).output.splitlines()
+    assert {line.split()[1] for line in lines[2:]} == {"none"}
 
 
 @pytest.mark.parametrize(
@@ -93,8 +105,8 @@ def test_render_prints_the_estimate(base):
     assert "needs about 18.3 GiB on each GPU" in done.output
 
 
-@pytest.mark.parametrize("loss_on", ["auto", "all", "completion", "assistant"])
-def test_render_takes_each_loss(base, loss_on):
+@pytest.mark.parametrize("loss", [*({"loss_on": on} for on in ("auto", "all", "completion", "assistant")), DPO])
+def test_render_takes_each_loss(base, loss):
     words = ["render", "--train-specification", '{"trainer": "language_model", "image": "x:1"}', "--train-parameters"]
-    done = CliRunner().invoke(main, [*words, json.dumps({"base_model": str(base), "loss_on": loss_on})])
+    done = CliRunner().invoke(main, [*words, json.dumps({"base_model": str(base), **loss})])
     assert done.exit_code == 0, done.output

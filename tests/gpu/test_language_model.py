@@ -2,6 +2,7 @@
 
 import json
 import re
+from importlib.util import find_spec
 
 import numpy as np
 import pyarrow as pa
@@ -200,6 +201,16 @@ def test_a_killed_training_ends_as_if_nothing_had_happened(tune, adapter, tmp_pa
     assert re.search(r"^continues after checkpoint-\d", training.log, re.MULTILINE)
     for name in ("loss", "val_loss"):
         np.testing.assert_allclose(losses(training.rows, name), losses(adapter[0].rows, name), rtol=ALIKE)
+
+
+@pytest.mark.skipif(not (ON_GPU and find_spec("bitsandbytes")), reason="it needs a GPU and bitsandbytes")
+def test_an_adapter_of_a_quantized_model_needs_less_memory(tune, adapter):
+    training, facts = tune(method="qlora", export="merged")
+    assert losses(training.rows)[-1] < losses(training.rows)[0] - 0.1
+    assert "torch.uint8" in facts["frozen"]
+    assert (training.model / "model.safetensors").exists()
+    peaks = [losses(each.rows, "peak_memory_gib")[-1] for each in (training, adapter[0])]
+    assert peaks[0] < peaks[1]
 
 
 def test_a_lack_of_memory_of_the_gpu_is_named(tune):

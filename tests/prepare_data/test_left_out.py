@@ -191,6 +191,7 @@ def test_a_missing_label_says_how_to_keep_rows_without_one(file, run, label):
     with pytest.raises(ValueError, match=f"there is no column '{label}' in data.csv") as error:
         run(source, label_column=label)
     way = 'Set label_column to the column of the labels, or to "" to keep rows without a label. Rows '
-    way += "for a language model have messages, conversations, prompt and completion, instruction and output, or text"
+    way += "for a language model have messages, conversations, prompt and completion, instruction and output, chosen "
+    way += "and rejected, or text"
     assert (way in str(error.value)) == (label == "label")
     assert run(source, label_column="", task="none")["train"].rows == 32

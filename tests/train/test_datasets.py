@@ -155,6 +155,17 @@ def test_the_rows_of_a_language_model_have_the_tokens_whose_loss_counts(names, l
         check_trainable(kept(*names), "language_model", {"loss_on": loss_on})
 
 
+@pytest.mark.parametrize("names", [["prompt", "chosen", "rejected"], ["chosen", "rejected"]])
+def test_preferences_need_their_objective_and_it_needs_them(names):
+    kinds = {} if "prompt" in names else dict.fromkeys(names, "conversation")
+    check_trainable(kept(*names, **kinds), "language_model", {"objective": "dpo"})
+    with pytest.raises(ValueError, match=r'objective is "sft", .* which are preferences: set objective to "dpo", or'):
+        check_trainable(kept(*names, **kinds), "language_model", {})
+    for others in (["messages"], ["prompt", "completion"], ["text"], ["messages", *names]):
+        with pytest.raises(ValueError, match=r'objective is "dpo", .*no preferences: set objective to "sft", or run'):
+            check_trainable(kept(*others, **kinds), "language_model", {"objective": "dpo"})
+
+
 @pytest.mark.parametrize("kind", ["conversation", "list<object>"])
 def test_the_validation_rows_of_a_language_model_have_the_kinds_of_its_training_rows(kind):
     texts, values = kept("prompt", "completion"), kept("prompt", "completion", prompt=kind)

@@ -353,3 +353,11 @@ def test_steps_have_charts_of_their_own_and_the_best_is_that_of_validation_rows(
         ("Best loss by step", "0.25 in step 20"),
     ]
     assert "tokens/s by step" in render_page("train.html", content)
+
+
+def test_the_reward_margins_of_training_and_validation_rows_have_one_chart(tmp_path):
+    for step, margin in ((1, 0.0), (2, 0.5)):
+        record_step(tmp_path / "training.json", step, 2, {"rewards/margins": margin, "val_rewards/margins": margin / 2})
+    (chart,) = job_page(status(JobEnded(1001, True)), read_metrics(str(tmp_path))).curves
+    assert chart.title == "rewards/margins by step"
+    assert chart.table.rows == (("1", "0", "0"), ("2", "0.5", "0.25"))

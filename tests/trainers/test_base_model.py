@@ -241,6 +241,12 @@ def test_the_step_estimates_and_checks_the_memory_of_gpus(tmp_path, request_of_c
         planned("80Gi", method="full")
     with pytest.raises(ValueError, match=r"worker_gpu_memory is '80Gi', and there are no GPUs: set worker_gpus, too"):
         planned("80Gi", gpus=0)
+    for options, problem in (
+        ({"gpus": 0}, 'which needs GPUs: set worker_gpus, or set method to "lora"'),
+        ({"sharding": "fsdp"}, 'whose model is not divided: set sharding to "none", or method to "lora"'),
+    ):
+        with pytest.raises(ValueError, match=f'^train_parameters of language_model: method is "qlora", {problem}$'):
+            planned("", method="qlora", **options)
     contents = ["", "[]", "[" * 100_000, '{"model_type": []}', '{"model_type": "llama"}', '{"model_type": "mamba"}']
     contents += [json.dumps({**CONFIG, "num_attention_heads": number}) for number in (0, -1, 1e400, 10**4000)]
     for content in contents:

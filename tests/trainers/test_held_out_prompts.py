@@ -32,6 +32,11 @@ TOOLS = [{"type": "function"}]
             "user: 1 + 1?\nassistant: 2\nuser: 1 + 1?",
         ),
         ({"prompt": "1 + 1 =", "completion": " 2"}, HeldOutPrompt("1 + 1 =", None, "2"), "1 + 1 ="),
+        (
+            {"prompt": [ASKED], "chosen": [ANSWER], "rejected": [THANKS]},
+            HeldOutPrompt([ASKED], None, "2"),
+            "user: 1 + 1?",
+        ),
         ({"prompt": [ASKED], "completion": [ANSWER]}, HeldOutPrompt([ASKED], None, "2"), "user: 1 + 1?"),
         (
             {"prompt": [ASKED], "completion": [ANSWER, THANKS]},

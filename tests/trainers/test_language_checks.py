@@ -20,7 +20,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
 from kfp_distributed.trainers.language_training.adapters import check_targets
-from kfp_distributed.trainers.language_training.supervised_tuning import EndIfDiverged, load_base, supervised_tuning
+from kfp_distributed.trainers.language_training.tuning_trainer import load_base, tuning_trainer
+from kfp_distributed.trainers.language_training.tuning_updates import EndIfDiverged
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
 
 folder, rows = Path("base").absolute(), [{"text": f"{i % 7} 1 2 3 4"} for i in range(3)]
@@ -40,11 +41,11 @@ def result(function, *arguments):
         return str(error)
 
 def tune(rows, folder=folder, **options):
-    supervised_tuning(LanguageModelParameters(str(folder), **options), rows, [], "checkpoints", 1)
+    tuning_trainer(LanguageModelParameters(str(folder), **options), rows, [], "checkpoints", 1)
 
 def train(rate=1e-2, **options):
     parameters = LanguageModelParameters(str(folder), method="full", learning_rate=rate, **options)
-    trainer = supervised_tuning(parameters, rows, [], "checkpoints", 1)
+    trainer = tuning_trainer(parameters, rows, [], "checkpoints", 1)
     trainer.add_callback(EndIfDiverged())
     before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     trainer.train()
@@ -80,7 +81,7 @@ for name, changed in (
     found[name] = result(lambda: load_base(folder, "", "full")[0] and "")
 save_file(weights, folder / "model.safetensors", {"format": "pt"})
 PreTrainedTokenizerFast(tokenizer_object=tokens, pad_token="18", eos_token="11").save_pretrained(folder)
-trainer = supervised_tuning(LanguageModelParameters(str(folder), batch_size=2), rows, [], "checkpoints", 1)
+trainer = tuning_trainer(LanguageModelParameters(str(folder), batch_size=2), rows, [], "checkpoints", 1)
 largest = next(iter(trainer.get_train_dataloader()))["input_ids"].max().item()
 found["padding"] = largest, trainer.model.config.pad_token_id
 print(json.dumps(found))

@@ -251,7 +251,7 @@ import json, sys
 from transformers import TrainingArguments
 from kfp_distributed.trainers.language_rows import language_rows
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
-from kfp_distributed.trainers.language_training.supervised_tuning import supervised_tuning
+from kfp_distributed.trainers.language_training.tuning_trainer import tuning_trainer
 rows = language_rows(sys.argv[1])[:2]
 prompts = [{"prompt": row["messages"][:2], "completion": row["messages"][2:]} for row in rows]
 texts, own_device, asked = {}, TrainingArguments.device.fget, set()
@@ -267,7 +267,7 @@ TrainingArguments.device = property(device_of_two_gpus)
 for name, given, loss_on in (("auto", rows, "auto"), ("all", rows, "all"), ("assistant", rows, "assistant"),
                              ("completion", prompts, "auto"), ("prompts", prompts, "all")):
     parameters = LanguageModelParameters(sys.argv[2], batch_size=2, loss_on=loss_on)
-    trainer = supervised_tuning(parameters, given, [], "checkpoints", 1)
+    trainer = tuning_trainer(parameters, given, [], "checkpoints", 1)
     assert asked and trainer.args.n_gpu < 2
     labels = next(iter(trainer.get_train_dataloader()))["labels"]
     texts[name] = sorted(trainer.processing_class.decode(row[row >= 0]) for row in labels)
@@ -291,10 +291,10 @@ def test_the_tokens_whose_loss_counts(folder, tmp_path, library_archive):
 EXACT = """
 import json, sys
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
-from kfp_distributed.trainers.language_training.supervised_tuning import supervised_tuning
+from kfp_distributed.trainers.language_training.tuning_trainer import tuning_trainer
 rows, template = json.loads(sys.argv[1]), "{{ messages | tojson }}{{ tools | tojson }}"
 parameters = LanguageModelParameters(sys.argv[2], batch_size=1, max_length=4096, chat_template=template)
-trainer = supervised_tuning(parameters, rows, [], "checkpoints", 1)
+trainer = tuning_trainer(parameters, rows, [], "checkpoints", 1)
 tokenizer = trainer.processing_class
 given = [(row.get("messages") or row["prompt"] + row["completion"], row["tools"]) for row in rows]
 print(json.dumps([
@@ -327,7 +327,7 @@ def test_the_tokens_are_those_of_each_row_alone(form, folder, tmp_path, library_
 CUT = """
 import json, sys
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
-from kfp_distributed.trainers.language_training.supervised_tuning import describe_tokens, supervised_tuning
+from kfp_distributed.trainers.language_training.tuning_trainer import describe_tokens, tuning_trainer
 prompts, talks = json.loads(sys.argv[1])
 for rows, validation, options in (
     (prompts, prompts[:3], {}),
@@ -341,7 +341,7 @@ for rows, validation, options in (
 ):
     parameters = LanguageModelParameters(sys.argv[2], batch_size=1, max_length=26, **options)
     try:
-        print(describe_tokens(supervised_tuning(parameters, rows, validation, "checkpoints", 1), rows, validation))
+        print(describe_tokens(tuning_trainer(parameters, rows, validation, "checkpoints", 1), rows, validation))
     except ValueError as error:
         print(f"ValueError: {error}")
 """
@@ -407,7 +407,7 @@ import json, sys, time
 from pathlib import Path
 from kfp_distributed.trainers.language_training import held_out_answers
 from kfp_distributed.trainers.language_training.held_out_answers import HeldOutAnswers
-from kfp_distributed.trainers.language_training.supervised_tuning import load_base
+from kfp_distributed.trainers.language_training.tuning_trainer import load_base
 rows = json.loads(sys.argv[1])
 model, tokenizer = load_base(Path(sys.argv[2]), "", "full")
 for size, base in ((1, model), (2, model), (2, None)):

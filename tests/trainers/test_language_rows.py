@@ -10,6 +10,7 @@ from kfp_distributed.components.prepare_data.prepare import prepare
 from kfp_distributed.trainers.language_rows import language_rows
 
 QUESTION, ANSWER = {"role": "user", "content": "What?"}, {"role": "assistant", "content": "That."}
+OTHER = {"role": "assistant", "content": "This."}
 SHARED = [{"from": "human", "value": "What?"}, {"from": "gpt", "value": "That."}]
 CASES = {
     "messages": ({"messages": [QUESTION, ANSWER]}, {"messages": [QUESTION, ANSWER]}),
@@ -23,6 +24,14 @@ CASES = {
     "Alpaca with an input": (
         {"instruction": "Add", "input": "1, 2", "output": "That."},
         {"prompt": [{"role": "user", "content": "Add\n\n1, 2"}], "completion": [ANSWER]},
+    ),
+    "preferences": (
+        {"prompt": "What?", "chosen": "That.", "rejected": "This."},
+        {"prompt": "What?", "chosen": "That.", "rejected": "This."},
+    ),
+    "whole preferences": (
+        {"chosen": [QUESTION, ANSWER], "rejected": [QUESTION, OTHER], "score": 1},
+        {"prompt": [QUESTION], "chosen": [ANSWER], "rejected": [OTHER]},
     ),
     "text": ({"text": "What? That."}, {"text": "What? That."}),
     "tools": (

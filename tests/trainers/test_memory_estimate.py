@@ -78,6 +78,17 @@ def test_the_parts_of_an_estimate():
     assert estimate(max_length=4096).total > lora.total
 
 
+def test_preferences_have_two_answers_and_maybe_the_base_model_twice():
+    every = 8_030_261_248
+    lora, full = (estimate(objective="dpo", method=method) for method in ("lora", "full"))
+    assert lora == estimate(micro_batch_size=2)
+    assert full.weights == 8 * every
+    assert full.optimizer == 8 * every
+    given = LanguageModelParameters("x", objective="dpo", method="full")
+    with pytest.raises(ValueError, match="what fits: method lora "):
+        fit_to_memory(model_size(LLAMA_3_8B), given, 8, 80 * 2**30)
+
+
 def test_a_sharded_model_is_divided_among_the_ranks():
     """A rank has some layers of the others for a while, and the table of tokens, or gradients of these."""
     every, adapter = 8_030_261_248, 41_943_040
@@ -111,6 +122,17 @@ def test_the_largest_micro_batch_that_fits(parameters, gib, rows):
     assert fitting == replace(given, micro_batch_size=rows)
 
 
+def test_a_quantized_model_has_4_bits_in_its_linear_layers():
+    """Those of an adapter of it have 16 bits, and so do its gradients and its optimizer."""
+    every, adapter, layer = 8_030_261_248, 41_943_040, 218_103_808
+    found = estimate(method="qlora")
+    linear, largest = 32 * layer, 4096 * 14336
+    constants = linear // 64 + 4 * linear // (64 * 256)
+    assert found.weights == linear // 2 + constants + 2 * (every - linear + largest) + 2 * adapter
+    assert (found.gradients, found.optimizer) == (2 * adapter, 4 * adapter)
+    assert found.activations < estimate().activations
+
+
 def test_sharding_is_chosen_where_nothing_fits_without_it():
     size, given = model_size(LLAMA_3_8B), LanguageModelParameters("x", method="full")
     fitting = fit_to_memory(size, given, 8, 80 * 2**30)
@@ -129,7 +151,8 @@ def test_sharding_is_chosen_where_nothing_fits_without_it():
 @pytest.mark.parametrize(
     ("parameters", "gib", "needed", "choices"),
     [
-        ({}, 16, "18.3", "use GPUs with more memory, or a smaller model"),
+        ({}, 16, "18.3", "what fits: method qlora (15.0 GiB)"),
+        ({}, 6, "18.3", "use GPUs with more memory, or a smaller model"),
         ({"method": "full"}, 80, "135.3", "what fits: method lora (26.5 GiB)"),
         (
             {"method": "full", "activation_checkpointing": False},
@@ -141,9 +164,10 @@ def test_sharding_is_chosen_where_nothing_fits_without_it():
             {"micro_batch_size": 32},
             24,
             "54.7",
-            "what fits: micro_batch_size 4 (21.8 GiB), or max_length 1024 and micro_batch_size 8 (21.8 GiB)",
+            "what fits: micro_batch_size 4 (21.8 GiB), or method qlora and micro_batch_size 16 (22.7 GiB), or "
+            "max_length 1024 and micro_batch_size 8 (21.8 GiB)",
         ),
-        ({"max_length": 32768}, 24, "36.0", "what fits: max_length 8192 (21.8 GiB)"),
+        ({"max_length": 32768}, 24, "36.0", "what fits: method qlora (22.7 GiB), or max_length 8192 (21.8 GiB)"),
     ],
 )
 def test_what_needs_more_memory_is_refused_with_what_fits(parameters, gib, needed, choices):
@@ -186,7 +210,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
-from kfp_distributed.trainers.language_training import supervised_tuning as tuning
+from kfp_distributed.trainers.language_training import tuning_trainer as tuning
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
 from kfp_distributed.trainers.programs.memory_estimate import memory_estimate
 from kfp_distributed.trainers.programs.model_size import model_size
@@ -233,9 +257,12 @@ for sizes, parameters in json.loads(sys.argv[1]):
     PreTrainedTokenizerFast(tokenizer_object=words, eos_token="1", pad_token="0").save_pretrained(folder)
     given = LanguageModelParameters(folder, loss_on="all", lora_r=8, checkpoint_steps=100, **parameters)
     text = " ".join(str(3 + place % 200) for place in range(given.max_length))
-    trainer = tuning.supervised_tuning(given, [{"text": text}] * 2 * given.batch_size, [], tempfile.mkdtemp(), 1)
+    preference = {"prompt": text[:3], "chosen": text[3:], "rejected": text[3:][::-1]}
+    row = preference if given.objective == "dpo" else {"text": text}
+    trainer = tuning.tuning_trainer(given, [row] * 2 * given.batch_size, [], tempfile.mkdtemp(), 1)
     del model
-    peak = Peak([*trainer.model.parameters(), *trainer.model.buffers()])
+    known = [each for each in (trainer.model, getattr(trainer, "ref_model", None)) if each]
+    peak = Peak([tensor for each in known for tensor in (*each.parameters(), *each.buffers())])
     with peak:
         trainer.train()
     size = model_size(json.loads(Path(folder, "config.json").read_text()))
@@ -283,6 +310,15 @@ def test_estimates_are_those_of_the_tensors_of_trainings(library_archive):
         )
     ]
     runs += [(deep, {"method": method, "batch_size": 3, "micro_batch_size": 1}) for method in ("lora", "full")]
+    runs += [
+        (sizes, {"objective": "dpo", "method": method, "batch_size": 1, "activation_checkpointing": saves})
+        for sizes, method, saves in (
+            (wide, "lora", True),
+            (wide, "full", True),
+            (deep, "lora", False),
+            (deep, "full", False),
+        )
+    ]
     runs = [(sizes, {"max_length": 384, **parameters}) for sizes, parameters in runs]
     ratios = output_of(MEASURED, library_archive, json.dumps(runs))
     assert len(ratios) == len(runs)

@@ -261,6 +261,9 @@ def test_the_error_names_a_value_that_is_not_allowed(trainer, wrong, reason):
     assert check_parameters(program, accepted) == accepted
 
 
+DPO = {"objective": "dpo"}
+
+
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
@@ -271,6 +274,11 @@ def test_the_error_names_a_value_that_is_not_allowed(trainer, wrong, reason):
         ({"lora_dropout": 1.5}, "lora_dropout is 1.5; allowed is 0 or more than 0, and less than 1"),
         ({"seed": 2**32}, "seed is 4294967296; allowed is 0 or more than 0, and less than 4294967296"),
         ({"method": "prefix"}, "method is 'prefix'; allowed is Literal['lora', 'full']"),
+        ({"beta": 0}, "beta is 0.0; allowed is more than 0"),
+        ({**DPO, "packing": True}, 'packing is true; allowed with the objective "dpo": false'),
+        ({**DPO, "loss_on": "all"}, 'loss_on is "all"; allowed with the objective "dpo": "auto", "completion"'),
+        ({**DPO, "lora_dropout": 0.1}, 'lora_dropout is 0.1; allowed with the objective "dpo": 0'),
+        ({**DPO, "sharding": "fsdp"}, 'sharding is "fsdp"; allowed with the objective "dpo": "auto", "none"'),
     ],
 )
 def test_the_parameters_of_a_language_model_have_their_own_ranges(wrong, reason):
@@ -282,6 +290,8 @@ def test_the_parameters_of_a_language_model_have_their_own_ranges(wrong, reason)
     accepted = {"base_model": "/m", "learning_rate": 0.0, "warmup_ratio": 0.5, "packing": True, "export": "both"}
     accepted |= {"seed": 2**32 - 1, "chat_template": "{% for"}
     assert check_parameters(program, accepted) == accepted
+    preferences = {**DPO, "base_model": "/m", "lora_dropout": 0.0, "loss_on": "completion", "sharding": "none"}
+    assert check_parameters(program, preferences) == preferences
 
 
 def test_a_trainer_gets_its_parameters_as_kfp_delivers_them():

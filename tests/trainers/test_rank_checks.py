@@ -21,7 +21,7 @@ import os, sys
 import torch
 from kfp_distributed.storage import open_store
 from kfp_distributed.trainers.language_model import language_model
-from kfp_distributed.trainers.language_training.rank_checks import check_gpus
+from kfp_distributed.trainers.language_training.rank_checks import check_gpus, check_quantization
 from kfp_distributed.trainers.runtime.lifecycle.rejection import RestoredCheckpoint
 check_gpus({})
 for count, gpus, ranks in ((1, 2, 2), (1, 0, 2), (4, 4, 1)):
@@ -31,6 +31,13 @@ for count, gpus, ranks in ((1, 2, 2), (1, 0, 2), (4, 4, 1)):
     except ValueError as error:
         print(error)
 torch.cuda.device_count = lambda: 0
+for has_gpu in (False, True):
+    torch.cuda.is_available = lambda: has_gpu
+    try:
+        check_quantization()
+    except ValueError as error:
+        print(error)
+torch.cuda.is_available = lambda: False
 os.environ["KFP_DISTRIBUTED_GPUS"] = "4"
 try:
     language_model(*[sys.argv[1]] * 5, None)
@@ -84,7 +91,9 @@ def test_missing_gpus_and_ranks_that_do_not_answer_are_named(tmp_path, library_a
         save_checkpoint(store, tmp_path / folder)
     program = forked(environment("torch2"), "-c", GPUS, tmp_path / "checkpoints")
     done = subprocess.run(program, check=False, env=variables, capture_output=True, text=True)
-    part, few, idle, none = done.stdout.splitlines()
+    part, few, idle, no_gpu, no_package, none = done.stdout.splitlines()
+    assert no_gpu.startswith('method is "qlora", which needs a GPU with CUDA, and PyTorch finds none: ')
+    assert no_package.startswith('method is "qlora", which needs bitsandbytes, and the image has none: ')
     assert part.startswith("worker_gpus is 2, but PyTorch finds 1 GPUs; parts of a GPU, such as gpu_resource of MIG")
     assert few.startswith("slots_per_worker is 2, but PyTorch finds 1 GPUs")
     assert idle == "3 of 4 GPUs are not used, because each rank uses one"

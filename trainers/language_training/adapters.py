@@ -12,7 +12,7 @@ from kfp_distributed.trainers.programs.language_parameters import LanguageModelP
 
 def adapter_config(parameters: LanguageModelParameters) -> LoraConfig | None:
     """Return the configuration of the adapter; None if all parameters are trained."""
-    if parameters.method == "full":
+    if not parameters.adapts:
         return None
     modules = parameters.lora_target_modules
     return LoraConfig(

@@ -11,7 +11,7 @@ class HeldOutPrompt(NamedTuple):
     Attributes:
         prompt: A text, or messages.
         tools: Tools of the messages; None for no tools.
-        reference: The answer of the row.
+        reference: The answer of the row, of two the chosen one.
     """
 
     prompt: str | Sequence[Mapping[str, Any]]
@@ -36,7 +36,7 @@ def held_out_prompts(rows: Iterable[Mapping[str, Any]]) -> list[HeldOutPrompt]:
             case {"messages": [*messages]}:
                 last = max((i for i, message in enumerate(messages) if message["role"] == "assistant"), default=0)
                 prompt, answer = messages[:last], messages[last : last + 1]
-            case {"prompt": prompt, "completion": answer}:
+            case {"prompt": prompt, "completion": answer} | {"prompt": prompt, "chosen": answer}:
                 pass
             case _:
                 continue

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -50,6 +51,19 @@ def save_merged(model: PreTrainedModel | PeftModel, folder: Path, writes: bool) 
     else:
         _save_parts(merged, folder, writes)
     return merged
+
+
+def save_merged_into(base: PreTrainedModel, model: PeftModel, folder: Path) -> None:
+    """Write a complete model with an adapter of a quantized one. Merged there, it would be rounded to 4 bits.
+
+    Args:
+        base: The base model as it is not quantized, which is changed.
+        model: The quantized model with the adapter.
+        folder: The folder.
+    """
+    with TemporaryDirectory() as adapter:
+        model.save_pretrained(adapter)
+        PeftModel.from_pretrained(base, adapter).merge_and_unload().save_pretrained(folder)
 
 
 def _save_parts(model: PreTrainedModel, folder: Path, writes: bool) -> None:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from datetime import timedelta
+from importlib.util import find_spec
 
 import torch
 import torch.distributed as dist
@@ -43,6 +44,21 @@ def check_gpus(environment: Mapping[str, str] = os.environ) -> None:
         )
     if found > ranks:
         print(f"{found - ranks} of {found} GPUs are not used, because each rank uses one", flush=True)
+
+
+def check_quantization() -> None:
+    """Check that a model can be quantized to 4 bits.
+
+    Raises:
+        ValueError: There is no GPU with CUDA, or no bitsandbytes.
+    """
+    if not torch.cuda.is_available():
+        raise ValueError('method is "qlora", which needs a GPU with CUDA, and PyTorch finds none: set method to "lora"')
+    if not find_spec("bitsandbytes"):
+        raise ValueError(
+            'method is "qlora", which needs bitsandbytes, and the image has none: use the image language-model, or set '
+            'method to "lora"'
+        )
 
 
 def check_ranks(device: torch.device, seconds: float = SECONDS) -> None:

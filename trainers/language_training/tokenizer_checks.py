@@ -4,7 +4,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase, Trainer
+from transformers import PreTrainedTokenizerBase
+
+from kfp_distributed.trainers.language_training.objectives import Tuning
 
 
 @contextmanager
@@ -34,7 +36,7 @@ def template_errors(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any], 
         ) from None
 
 
-def check_tokens(trainer: Trainer) -> None:
+def check_tokens(trainer: Tuning) -> None:
     """Check that a model has each token of its rows, and that of the padding.
 
     Some models lack tokens of their tokenizer that no text has, such as those of images.
@@ -44,8 +46,8 @@ def check_tokens(trainer: Trainer) -> None:
     """
     size = trainer.model.get_input_embeddings().weight.shape[0]
     datasets = [dataset for dataset in (trainer.train_dataset, trainer.eval_dataset) if dataset]
-    rows = (max(tokens, default=0) for dataset in datasets for tokens in dataset["input_ids"])
-    largest = max(rows, default=0)
+    rows = (tokens for dataset in datasets for sequences in trainer.sequences(dataset) for tokens in sequences)
+    largest = max((max(tokens, default=0) for tokens in rows), default=0)
     padding = trainer.processing_class.pad_token_id or 0
     if max(largest, padding) < size:
         return

@@ -91,8 +91,10 @@ class _Trained:
         self._model = model
 
     def state_dict(self) -> dict[str, Any]:
-        values: dict[str, Any] = get_model_state_dict(self._model, options=StateDictOptions(ignore_frozen_params=True))
-        return values
+        trained = {name for name, parameter in self._model.named_parameters() if parameter.requires_grad}
+        values = get_model_state_dict(self._model, options=StateDictOptions(ignore_frozen_params=True))
+        # There is more than parameters: what belongs to quantized ones.
+        return {name: value for name, value in values.items() if name in trained}
 
     def load_state_dict(self, values: dict[str, Any]) -> None:
         set_model_state_dict(self._model, values, options=StateDictOptions(strict=False))

@@ -2,12 +2,26 @@
 
 from __future__ import annotations  # The type of a field is its text, as in the signature of a user's function.
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-LEARNING_RATES = {"lora": 2e-4, "full": 2e-5}
-"""Learning rate of each method if none is set: that of the adapters in QLoRA (Dettmers et al. 2023), and of most models
-of up to 13 billion parameters that were fine-tuned with all of them."""
+LEARNING_RATES = {
+    "sft": {"lora": 2e-4, "qlora": 2e-4, "full": 2e-5},
+    "dpo": {"lora": 5e-6, "qlora": 5e-6, "full": 5e-7},
+}
+"""Learning rate of each objective and method if none is set. With "sft", that of the adapters in QLoRA (Dettmers et al.
+2023), and of most models of up to 13 billion parameters that were fine-tuned with all of them. With "dpo", those of the
+script dpo.py of trl."""
+
+_WITH_DPO: Mapping[str, tuple[object, ...]] = {
+    "loss_on": ("auto", "completion"),
+    "packing": (False,),
+    "lora_dropout": (0,),
+    "sharding": ("auto", "none"),
+}
+"""Values that parameters may have with the objective "dpo". trl turns dropout off, and has no packing for it."""
 
 LARGEST_MICRO_BATCH = 8
 """Rows that a rank computes at once if micro_batch_size is 0, at most."""
@@ -20,21 +34,26 @@ class LanguageModelParameters:
     Attributes:
         base_model: The model, with config.json, weights as safetensors, and a tokenizer: an address such as
             s3://bucket/model, hf://OWNER/NAME@REVISION, or the full path of a folder of each replica.
-        method: "lora" trains an adapter, "full" all parameters. Default: "lora".
+        objective: "sft" trains to write the answers of the rows (supervised fine-tuning), "dpo" to prefer their chosen
+            answers to the rejected ones (direct preference optimization, Rafailov et al. 2023). Default: "sft".
+        beta: With "dpo", how much a deviation from the base model counts: the larger, the nearer the model stays to it.
+            Default: 0.1.
+        method: "lora" trains an adapter, "qlora" one of a base model of which the linear layers have 4 bits (NF4) for
+            each parameter in the memory of the GPU, and "full" all parameters. Default: "lora".
         epochs: Number of passes over all rows, including those of a checkpoint. Default: 1.
         batch_size: Rows in one update of the weights, or sequences with packing, over all ranks. If there are fewer,
             some are repeated in the update. Default: 32.
         micro_batch_size: Rows that a rank computes at once. 0 is the largest number up to 8 that divides the rows of a
             rank and, with worker_gpu_memory, fits. Default: 0.
         learning_rate: Learning rate of the AdamW optimizer after the warm-up, from which it falls to 0 in a line. 0 is
-            0.0002 for "lora" and 0.00002 for "full". Default: 0.
+            0.0002 for "lora" and "qlora" and 0.00002 for "full", with "dpo" 0.000005 and 0.0000005. Default: 0.
         warmup_ratio: Fraction of the updates, rounded down, before the first with the whole learning rate, from 0 to
             less than 1. Default: 0.03.
         weight_decay: Weight decay of the optimizer. Default: 0.
         max_length: Tokens of a row, of which more are cut off. Default: 2048.
         packing: Whether to join short rows to sequences of max_length tokens. Default: false.
         loss_on: Tokens whose loss counts: "completion" of a prompt, those of the "assistant" in messages, or "all".
-            "auto" is "completion" for rows with a prompt, and else "all". Default: "auto".
+            "auto" is "completion" for rows with a prompt, as always with "dpo", and else "all". Default: "auto".
         chat_template: Jinja template of conversations in place of the tokenizer's. Default: "", the tokenizer's.
         lora_r: Rank of the matrices that the adapter adds to a layer. Default: 16.
         lora_alpha: Their sum is multiplied by lora_alpha / lora_r. Default: 32.
@@ -61,7 +80,9 @@ class LanguageModelParameters:
     below: ClassVar = {"warmup_ratio": 1, "lora_dropout": 1, "seed": 1 << 32}
 
     base_model: str
-    method: Literal["lora", "full"] = "lora"
+    objective: Literal["sft", "dpo"] = "sft"
+    beta: float = 0.1
+    method: Literal["lora", "qlora", "full"] = "lora"
     epochs: int = 1
     batch_size: int = 32
     micro_batch_size: int = 0
@@ -84,9 +105,32 @@ class LanguageModelParameters:
     seed: int = 0
 
     @property
+    def adapts(self) -> bool:
+        """Whether an adapter is trained."""
+        return self.method != "full"
+
+    @property
     def rate(self) -> float:
         """The learning rate after the warm-up."""
-        return self.learning_rate or LEARNING_RATES[self.method]
+        return self.learning_rate or LEARNING_RATES[self.objective][self.method]
+
+
+def check_objective(parameters: Mapping[str, object]) -> None:
+    """Check that an objective does not ignore other parameters.
+
+    Args:
+        parameters: Those of LanguageModelParameters that are set.
+
+    Raises:
+        ValueError: It ignores one, or cannot be divided among ranks.
+    """
+    if parameters.get("objective") != "dpo":
+        return
+    for name, allowed in _WITH_DPO.items():
+        if name in parameters and parameters[name] not in allowed:
+            values = ", ".join(json.dumps(value) for value in allowed)
+            given = json.dumps(parameters[name])
+            raise ValueError(f'{name} is {given}; allowed with the objective "dpo": {values}')
 
 
 def micro_batches(batch_size: int, micro_batch_size: int, ranks: int) -> tuple[int, int]:

@@ -56,12 +56,17 @@ def memory_choices(
         ranks: Number of ranks.
     """
     rows = parameters.batch_size // ranks
-    shardings = ("none", "fsdp") if ranks > 1 else ("none",)
-    for method, sharding, saves, number in product(("lora", "full"), shardings, (True, False), _MICRO_BATCHES):
-        if rows % number == 0:
+    methods: tuple[Literal["lora", "qlora", "full"], ...] = ("lora", "qlora", "full")
+    for method, sharding, saves, number in product(methods, ("none", "fsdp"), (True, False), _MICRO_BATCHES):
+        may_shard = _may_shard(replace(parameters, method=method), ranks)
+        if rows % number == 0 and (sharding == "none" or may_shard):
             change: Mapping[str, Any] = {"method": method, "sharding": sharding, "activation_checkpointing": saves}
             choice = replace(parameters, **change, micro_batch_size=number)
             yield choice, memory_estimate(size, choice, ranks)
+
+
+def _may_shard(parameters: LanguageModelParameters, ranks: int) -> bool:
+    return ranks > 1 and parameters.objective == "sft" and parameters.method != "qlora"
 
 
 def _parts(estimate: MemoryEstimate) -> str:
@@ -87,7 +92,7 @@ def fit_to_memory(
     given = parameters.micro_batch_size
     shardings: list[Literal["auto", "none", "fsdp"]] = [parameters.sharding]
     if parameters.sharding == "auto" and ranks > 1:
-        shardings = ["none", "fsdp"]
+        shardings = ["none", "fsdp"] if _may_shard(parameters, ranks) else ["none"]
     for parameters in (replace(parameters, sharding=sharding) for sharding in shardings):
         fitting = _largest_that_fits(size, parameters, ranks, memory)
         if fitting and given in (0, fitting.micro_batch_size):
@@ -129,12 +134,14 @@ def _changes(parameters: LanguageModelParameters, ranks: int) -> Iterator[Mappin
         yield {}
     if checkpointing:
         yield checkpointing
-    if parameters.sharding == "none" and ranks > 1:
+    if parameters.sharding == "none" and _may_shard(parameters, ranks):
         yield {"sharding": "fsdp", **checkpointing}
     if lora:
         yield lora
     if checkpointing and lora:
         yield {**lora, **checkpointing}
+    if parameters.method == "lora" and parameters.sharding != "fsdp":
+        yield {"method": "qlora", **checkpointing}
     length = parameters.max_length
     while (length := length // 2) >= _SHORTEST:
         yield {"max_length": length}

@@ -8,7 +8,7 @@ from dataclasses import MISSING, dataclass, fields
 from importlib.resources import files
 from typing import Any, NoReturn
 
-from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
+from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters, check_objective
 from kfp_distributed.trainers.programs.signature import Parameter, read_signature
 from kfp_distributed.trainers.training_parameters import TrainingParameters
 
@@ -142,7 +142,7 @@ def check_parameters(program: Program, parameters: Mapping[str, Any] | str | Non
 
     Raises:
         ValueError: A parameter is missing, unknown or of the wrong type, or a number of a built-in trainer is out of
-            its range. The message names the parameter and what is allowed.
+            its range, or its objective ignores one. The message names the parameter and what is allowed.
     """
     values = _read_dict("train_parameters", parameters)
     known, others = _by_name(program), program.others
@@ -159,6 +159,8 @@ def check_parameters(program: Program, parameters: Mapping[str, Any] | str | Non
         converted = {name: _parameter(program, name).convert(value) for name, value in values.items()}
         for name, value in converted.items() if program.kind == "trainer" else ():
             _check_range(parameters_of(program.name), name, value)
+        if program.kind == "trainer" and program.name == LANGUAGE_MODEL:
+            check_objective(converted)
     except ValueError as error:
         raise ValueError(f"train_parameters of {program.name}: {error}") from None
     return converted

@@ -10,7 +10,7 @@ DEFAULT_LABEL = "label"
 """Name of the label, if no other one is named."""
 _NO_LABEL = (
     'Set label_column to the column of the labels, or to "" to keep rows without a label. Rows for a language model '
-    "have messages, conversations, prompt and completion, instruction and output, or text"
+    "have messages, conversations, prompt and completion, instruction and output, chosen and rejected, or text"
 )
 
 

@@ -1,7 +1,7 @@
 """Conversations of rows for language models: which values are some, and their check (pure)."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,11 +34,19 @@ _NO_LANGUAGE_MODEL = (
     ". If the rows are for no language model, set label_column to the column of the labels, or to "
     '"" to keep all columns'
 )
-BOTH_TEXTS = (
-    '. If the source has texts in both, such as JSON texts, set columns={"prompt": "text", "completion": "text"}'
-)
+
+
+def texts_in(names: Collection[str]) -> str:
+    """Return what to do if columns that are taken for conversations have texts, after an error."""
+    them = "all of them" if len(names) > 2 else "both"
+    kinds = ", ".join(f'"{name}": "text"' for name in names)
+    return f". If the source has texts in {them}, such as JSON texts, set columns={{{kinds}}}"
+
+
+_PAIR, _PREFERENCE = ("prompt", "completion"), ("prompt", "chosen", "rejected")
 _ADVICE = {
-    **dict.fromkeys(("prompt", "completion"), BOTH_TEXTS),
+    **dict.fromkeys(_PREFERENCE, texts_in(_PREFERENCE)),
+    **dict.fromkeys(_PAIR, texts_in(_PAIR)),
     **dict.fromkeys(("messages", "conversations"), _NO_LANGUAGE_MODEL),
 }
 """What may be meant by a column with such a name that has no lists of messages."""
@@ -67,7 +75,7 @@ def conversation_texts(
     """Return conversations as JSON texts of lists of messages: [{"role": "user", "content": "..."}, ...].
 
     Args:
-        name: Name of the column. A "prompt" needs no answer, and a "completion" no question.
+        name: Name of the column. A "prompt" needs no answer, and an answer, such as a "completion", no question.
         values: Lists of objects, or their JSON texts.
         add: Is called with the number, the column and the problem of each row that is no conversation.
         can_declare: Whether the user may declare the kind of the column. Default: false.

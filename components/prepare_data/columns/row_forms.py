@@ -1,15 +1,22 @@
-"""Rows for language models: the forms in which they are written, and the options by which they are read (pure)."""
+"""Rows for language models: their forms, the options by which they are read, and a check of preferences (pure)."""
 
-from collections.abc import Collection, Mapping, Sequence, Set
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from kfp_distributed.components.prepare_data.columns.column_kinds import OPTIONAL_TEXT, REQUIRED_TEXT
 from kfp_distributed.components.prepare_data.columns.column_names import DEFAULT_LABEL
-from kfp_distributed.components.prepare_data.columns.conversations import BOTH_TEXTS, CONVERSATION
+from kfp_distributed.components.prepare_data.columns.conversations import CONVERSATION, texts_in
 from kfp_distributed.components.prepare_data.columns.json_texts import OBJECTS
 from kfp_distributed.components.prepare_data.preparation_options import DeclaredKind, Options
+from kfp_distributed.storage.dataset import Column
+
+CHOSEN, REJECTED = "chosen", "rejected"
+"""Columns of the better and of the other answer."""
 
 EITHER = "either"
 """Kind of a column that has conversations or required texts, which its values show."""
@@ -37,6 +44,8 @@ FORMS = (
     RowForm("ShareGPT", {"conversations": CONVERSATION}, _TOOLS),
     RowForm("prompt and completion", {"prompt": EITHER, "completion": EITHER}, _TOOLS),
     RowForm("Alpaca", {"instruction": REQUIRED_TEXT, "output": REQUIRED_TEXT}, {"input": OPTIONAL_TEXT}),
+    RowForm("preference", {"prompt": EITHER, CHOSEN: EITHER, REJECTED: EITHER}, _TOOLS),
+    RowForm("preference", {CHOSEN: CONVERSATION, REJECTED: CONVERSATION}, _TOOLS),
     RowForm("text", {"text": REQUIRED_TEXT}, has_clear_names=False),
 )
 """The forms, of which the first one whose columns are there counts."""
@@ -105,7 +114,7 @@ def options_of_form(
     kinds |= {name: CONVERSATION if name in conversations else REQUIRED_TEXT for name in either}
     texts = dict.fromkeys(form.columns, REQUIRED_TEXT) | dict.fromkeys(form.optional, OPTIONAL_TEXT)
     kinds |= {name: texts.get(name, kind) if kind == "text" else kind for name, kind in options.columns.items()}
-    _check_pair({name: kinds[name] for name in either})
+    _check_kinds({name: kinds[name] for name in either})
     left_out = [name for name in names if name not in {*kinds, options.group_column, options.time_column}]
     if left_out and not form.has_clear_names:
         return options, ""
@@ -116,11 +125,47 @@ def options_of_form(
     return replace(options, label_column="", columns=kinds, drop_columns=dropped), line
 
 
-def _check_pair(kinds: Mapping[str, DeclaredKind]) -> None:
+def _check_kinds(kinds: Mapping[str, DeclaredKind]) -> None:
     """Check that columns, such as prompt and completion, are all conversations or all texts."""
     names = {kind: name for name, kind in kinds.items()}
     if {CONVERSATION, REQUIRED_TEXT} <= {*names}:
+        them = "all" if len(kinds) > 2 else "both"
+        whole = ", or leave prompt out (drop_columns) if chosen and rejected are whole conversations"
         raise ValueError(
-            f"column {names[CONVERSATION]!r} has lists of messages, and {names[REQUIRED_TEXT]!r} has texts: write both "
-            f"as lists of messages, or both as texts{BOTH_TEXTS}"
+            f"column {names[CONVERSATION]!r} has lists of messages, and {names[REQUIRED_TEXT]!r} has texts: write "
+            f"{them} as lists of messages, or {them} as texts{whole * (CHOSEN in kinds)}{texts_in(kinds)}"
         )
+
+
+def check_preferences(
+    columns: Sequence[Column], rows: Mapping[str, pa.Array], add: Callable[[int, str, str], object]
+) -> None:
+    """Check that the chosen answers are others than the rejected ones. Rows of other columns pass.
+
+    Without a prompt, both are whole conversations, which differ in the last answer alone.
+
+    Args:
+        columns: The columns.
+        rows: Their converted values. A row without both answers passes: its problem is known.
+        add: Is called with the number, the column and the problem of each wrong row.
+    """
+    kinds = {column.name: column.source_type for column in columns}
+    if not {CHOSEN, REJECTED} <= {*kinds} or not {kinds[CHOSEN], kinds[REJECTED]} <= {CONVERSATION, REQUIRED_TEXT}:
+        return
+    are_whole = kinds[CHOSEN] == kinds[REJECTED] == CONVERSATION and "prompt" not in kinds
+    pairs = zip(rows[CHOSEN].to_pylist(), rows[REJECTED].to_pylist(), strict=True)
+    for row, (chosen, rejected) in enumerate(pairs):
+        if chosen is None or rejected is None:
+            continue
+        problem = "is equal to chosen" * (chosen == rejected)
+        if are_whole and not problem:
+            problem = _problem_of_whole(json.loads(chosen), json.loads(rejected))
+        if problem:
+            add(row, REJECTED, f"{problem}: correct it, or leave the row out")
+
+
+def _problem_of_whole(chosen: Sequence[object], rejected: Sequence[object]) -> str:
+    """Return what is wrong with two conversations that differ; "" for nothing."""
+    if chosen[:-1] != rejected[:-1]:
+        return "differs from chosen before the last answer"
+    return "" if chosen[:-1] else "has no message before the answer, and there is no column prompt"

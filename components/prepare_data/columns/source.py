@@ -7,7 +7,7 @@ float64 column where numbers are predicted. A reader holds about one batch in me
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -40,6 +40,7 @@ from kfp_distributed.components.prepare_data.columns.dates import (
 from kfp_distributed.components.prepare_data.columns.json_texts import OBJECTS, objects_text, texts_of_values
 from kfp_distributed.components.prepare_data.columns.list_texts import list_of_text
 from kfp_distributed.components.prepare_data.columns.python_values import python_values
+from kfp_distributed.components.prepare_data.columns.row_forms import check_preferences
 from kfp_distributed.components.prepare_data.columns.spelled_values import POINT_OF_TEXT, are_merged, number_names
 from kfp_distributed.components.prepare_data.columns.split_times import DATES, is_number, time_keys
 from kfp_distributed.components.prepare_data.sources.chunks import (
@@ -186,6 +187,8 @@ class Source:
                     rows[self.label] = converter.names(self.label, values)
             for column in self.columns:
                 rows[column.name] = converter.column(column, part[column.name], self.types.get(column.name))
+            if not self.label:
+                converter.check_preferences(self.columns, rows)
             if key is not None:
                 rows[SPLIT_KEY] = key
             batch = pa.record_batch(rows)
@@ -231,6 +234,10 @@ class _Converter:
         if column.kind == "number":
             return self.numbers(column.name, values)
         return self.names(column.name, values)
+
+    def check_preferences(self, columns: Sequence[Column], rows: Mapping[str, pa.Array]) -> None:
+        """Check converted rows whose answers may be preferences."""
+        check_preferences(columns, rows, self._add)
 
     def names(self, name: str, values: pa.Array) -> pa.StringArray:
         """Return values of a label, a category or a group as texts."""

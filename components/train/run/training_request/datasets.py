@@ -8,7 +8,7 @@ from kfp_distributed.storage.alignment import align
 from kfp_distributed.storage.dataset import DatasetManifest, width
 from kfp_distributed.storage.provenance import find_contamination, training_data
 from kfp_distributed.trainers.epochs.best_epoch import choose_epoch
-from kfp_distributed.trainers.language_rows import check_language_rows
+from kfp_distributed.trainers.language_rows import are_preferences, check_language_rows
 from kfp_distributed.trainers.programs.program import LANGUAGE_MODEL
 from kfp_distributed.trainers.runtime.data_loading.target import weights_of_classes
 from kfp_distributed.trainers.training_parameters import TrainingParameters
@@ -89,7 +89,8 @@ def check_trainable(
 
     Raises:
         ValueError: The dataset has no label, or a column without a form as numbers, or no classes to be weighted. For
-            `language_model`, it has no rows for language models, or not the tokens whose loss is to count.
+            `language_model`, it has no rows for language models, not those of the objective, or not the tokens whose
+            loss is to count.
     """
     if trainer == LANGUAGE_MODEL:
         for name, manifest in (("train_dataset", train), ("validation_dataset", validation)):
@@ -98,6 +99,7 @@ def check_trainable(
                     check_language_rows(manifest)
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
+        _check_objective(train, parameters.get("objective", "sft"))
         _check_loss_on(train, parameters.get("loss_on", "auto"))
         return
     if train.label.task == "none":
@@ -116,10 +118,30 @@ def check_trainable(
         raise ValueError(f"train_parameters of {trainer}: {error}") from None
 
 
+def _check_objective(train: DatasetManifest, objective: str) -> None:
+    if (objective == "dpo") == are_preferences(train):
+        return
+    names = ", ".join(sorted(column.name for column in train.columns))
+    text = (
+        f'train_parameters of {LANGUAGE_MODEL}: objective is "{objective}", and train_dataset has the columns {names}'
+    )
+    if objective == "dpo":
+        raise ValueError(
+            f'{text}, which are no preferences: set objective to "sft", or run prepare_data with a source that has '
+            "chosen and rejected answers, and with the columns of other forms, such as messages, in drop_columns"
+        )
+    raise ValueError(
+        f'{text}, which are preferences: set objective to "dpo", or run prepare_data with a source that has prompt and '
+        "completion, or messages"
+    )
+
+
 def _check_loss_on(train: DatasetManifest, loss_on: str) -> None:
     names = {column.name for column in train.columns}
     has_messages = bool({"messages", "conversations"} & names)
-    has_completions = not has_messages and ({"prompt", "completion"} <= names or {"instruction", "output"} <= names)
+    has_completions = are_preferences(train) or (
+        not has_messages and ({"prompt", "completion"} <= names or {"instruction", "output"} <= names)
+    )
     allowed = ["auto", *["completion"] * has_completions, *["assistant"] * has_messages, "all"]
     if loss_on not in allowed:
         raise ValueError(

@@ -215,6 +215,12 @@ def _plan_memory(
     """Return the result of `plan_memory`. Its errors name the trainer."""
     memory = specification.worker_gpu_memory
     try:
+        if parameters.get("method") == "qlora" and not specification.worker_gpus:
+            raise ValueError('method is "qlora", which needs GPUs: set worker_gpus, or set method to "lora"')
+        if parameters.get("method") == "qlora" and parameters.get("sharding") == "fsdp":
+            raise ValueError(
+                'method is "qlora", whose model is not divided: set sharding to "none", or method to "lora"'
+            )
         if memory and not specification.worker_gpus:
             raise ValueError(f"worker_gpu_memory is {memory!r}, and there are no GPUs: set worker_gpus, too")
         return plan_memory(parameters, ranks, memory)

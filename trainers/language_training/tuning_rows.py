@@ -1,0 +1,44 @@
+"""Rows for language models as the datasets that trl prepares."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+from datasets import Dataset
+from datasets.table import InMemoryTable
+
+_FORMS = (
+    ("messages", "tools"),
+    ("prompt", "completion", "tools"),
+    ("prompt", "chosen", "rejected", "tools"),
+    ("text",),
+)
+
+
+class _Rows(Dataset):  # type: ignore[misc]  # Its types are those of an optional package.
+    """Rows whose values are JSON texts in Arrow, and are decoded for each function.
+
+    A column of Arrow has one type: it would add the keys of other rows to an object, such as the arguments of other
+    calls, and refuse contents of which some are texts and others lists. `datasets.Json` rounds floats.
+    """
+
+    def __iter__(self) -> Iterator[Any]:
+        rows = super().__iter__()
+        return rows if self.format["type"] else map(_decoded, rows)  # `map` reads tables of Arrow.
+
+    def map(self, function: Callable[..., dict[str, Any]], **options: Any) -> Dataset:  # noqa: ANN401
+        return super().map(lambda row, **others: function(_decoded(row), **others), **options)
+
+
+def _decoded(row: Mapping[str, str]) -> dict[str, Any]:
+    return {name: json.loads(text) for name, text in row.items()}
+
+
+def tuning_rows(rows: Sequence[dict[str, Any]]) -> Dataset:
+    """Return rows with the columns that trl takes. Any others may have names that it takes for something else."""
+    used = [name for name in next(form for form in _FORMS if {*form} - {"tools"} <= {*rows[0]}) if name in rows[0]]
+    table = pa.table({name: [json.dumps(row[name]) for row in rows] for name in used})
+    # With a fingerprint, because datasets 5.2 would pickle the table for one, and cannot with pyarrow 25.
+    return _Rows(InMemoryTable(table), fingerprint=uuid4().hex)
