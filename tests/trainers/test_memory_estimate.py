@@ -189,7 +189,7 @@ small = dict(hidden_size=64, intermediate_size=176, num_hidden_layers=2, num_att
 lines = {}
 for kind in MODEL_TYPES:
     for extra in ({}, {"tie_word_embeddings": True}, {"attention_bias": True}, {"mlp_bias": True}, {"head_dim": 32}):
-        folder = tempfile.mkdtemp()
+        folder = tempfile.mkdtemp(dir=".")
         config = AutoConfig.for_model(kind, **small, **extra)
         config.save_pretrained(folder)
         with torch.device("meta"):
@@ -249,7 +249,7 @@ class Peak(TorchDispatchMode):
 
 ratios = {}
 for sizes, parameters in json.loads(sys.argv[1]):
-    folder = tempfile.mkdtemp()
+    folder = tempfile.mkdtemp(dir=".")
     model = AutoModelForCausalLM.from_config(LlamaConfig(**sizes, pad_token_id=0, eos_token_id=1, bos_token_id=2))
     model.save_pretrained(folder)
     words = Tokenizer(models.WordLevel({str(word): word for word in range(sizes["vocab_size"])}, unk_token="0"))
@@ -259,7 +259,7 @@ for sizes, parameters in json.loads(sys.argv[1]):
     text = " ".join(str(3 + place % 200) for place in range(given.max_length))
     preference = {"prompt": text[:3], "chosen": text[3:], "rejected": text[3:][::-1]}
     row = preference if given.objective == "dpo" else {"text": text}
-    trainer = tuning.tuning_trainer(given, [row] * 2 * given.batch_size, [], tempfile.mkdtemp(), 1)
+    trainer = tuning.tuning_trainer(given, [row] * 2 * given.batch_size, [], tempfile.mkdtemp(dir="."), 1)
     del model
     known = [each for each in (trainer.model, getattr(trainer, "ref_model", None)) if each]
     peak = Peak([tensor for each in known for tensor in (*each.parameters(), *each.buffers())])
@@ -272,7 +272,7 @@ print(json.dumps(ratios))
 """
 
 
-def output_of(program, library_archive, *arguments):
+def output_of(program, library_archive, folder, *arguments):
     variables = {**os.environ, "PYTHONPATH": str(library_archive), "TQDM_DISABLE": "1"}
     process = subprocess.run(
         forked(environment("torch2"), "-c", program, *arguments),
@@ -280,19 +280,20 @@ def output_of(program, library_archive, *arguments):
         capture_output=True,
         text=True,
         env=variables,
+        cwd=folder,
     )
     assert process.returncode == 0, process.stderr
     return json.loads(process.stdout.splitlines()[-1])
 
 
-def test_sizes_are_those_of_transformers_and_peft(library_archive):
-    counted = output_of(COUNTED, library_archive)
+def test_sizes_are_those_of_transformers_and_peft(library_archive, tmp_path):
+    counted = output_of(COUNTED, library_archive, tmp_path)
     assert len(counted) == 60
     assert {name: found for name, (counts, found) in counted.items() if found != counts} == {}
 
 
 @pytest.mark.takes(20)
-def test_estimates_are_those_of_the_tensors_of_trainings(library_archive):
+def test_estimates_are_those_of_the_tensors_of_trainings(library_archive, tmp_path):
     """trl computes the logits of few tokens at once here, because these models are small.
 
     There are as many heads of keys as of queries. PyTorch's attention on CPUs takes other memory for fewer.
@@ -320,6 +321,6 @@ def test_estimates_are_those_of_the_tensors_of_trainings(library_archive):
         )
     ]
     runs = [(sizes, {"max_length": 384, **parameters}) for sizes, parameters in runs]
-    ratios = output_of(MEASURED, library_archive, json.dumps(runs))
+    ratios = output_of(MEASURED, library_archive, tmp_path, json.dumps(runs))
     assert len(ratios) == len(runs)
     assert {name: ratio for name, ratio in ratios.items() if not 0.9 <= ratio <= 1.15} == {}
