@@ -123,7 +123,8 @@ def _turned_back(
     parameters: LanguageModelParameters, model: PreTrainedModel, ranks: Accelerator | None
 ) -> PreTrainedModel:
     """Give a model the weights of the base model. A GPU may not have room for another model beside it."""
-    base, _ = load_base(base_folder(parameters.base_model), parameters.chat_template, parameters.method)
+    folder, has_weights = base_folder(parameters.base_model), not ranks or ranks.is_main_process
+    base, _ = load_base(folder, parameters.chat_template, parameters.method, has_weights=has_weights)
     if ranks:
         return fsdp2_load_full_state_dict(ranks, model, base.state_dict())
     model.load_state_dict(base.state_dict())

@@ -191,6 +191,29 @@ def test_a_sharded_training_with_a_killed_rank_is_as_one_of_whole_models(train, 
     assert {"merged/model.safetensors.index.json", "merged/model-00001-of-00003.safetensors"} <= {*found["files"]}
 
 
+OUTSIDE = """
+import sys
+from pathlib import Path
+from shutil import copy
+from transformers import AutoConfig, AutoModelForCausalLM, OPTConfig
+base, folder = map(Path, sys.argv[1:])
+size = AutoConfig.from_pretrained(base).vocab_size
+sizes = {"hidden_size": 32, "ffn_dim": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "word_embed_proj_dim": 16}
+sizes["tie_word_embeddings"] = False
+config = OPTConfig(**sizes, vocab_size=size, pad_token_id=1, do_layer_norm_before=False)
+AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+for file in [*base.glob("tokenizer*"), *base.glob("chat_template*")]:
+    copy(file, folder)
+"""
+
+
+def test_adapters_of_layers_outside_of_the_decoder_of_a_sharded_model_are_merged(train, folder, tmp_path):
+    """Those of project_in and project_out belong to the whole model, which the answers leave gathered."""
+    subprocess.run(forked(environment("torch2"), "-c", OUTSIDE, folder / "tiny-llama", tmp_path / "opt"), check=True)
+    _, model, *_ = train(2, sharding="fsdp", export="both", base_model=str(tmp_path / "opt"))
+    assert merged_files(model, str(tmp_path / "opt"))["difference"] < 1e-5
+
+
 def test_one_rank_continues_after_a_checkpoint_of_two(train, folder):
     options = {"epochs": 2, "place": folder / "training-with-other-ranks"}
     with pytest.raises(TrainingFailed, match="exit code 3"):

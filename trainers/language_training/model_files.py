@@ -6,10 +6,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from huggingface_hub import split_torch_state_dict_into_shards
 from peft import PeftModel
 from safetensors.torch import save_file
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
@@ -27,10 +29,16 @@ def save_adapter(model: PeftModel, folder: Path, writes: bool) -> None:
         writes: Whether this rank writes.
     """
     # Those of the base model are not gathered.
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
-    values = get_model_state_dict(model, options=options)
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    values = {name: _whole(tensor, writes) for name, tensor in model.state_dict().items() if name in trained}
     if writes:
         model.save_pretrained(folder, state_dict=values)
+
+
+def _whole(tensor: torch.Tensor, writes: bool) -> torch.Tensor | None:
+    """Return a tensor in the memory of the host, None in a rank that does not write."""
+    whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return whole.cpu().contiguous() if writes else None
 
 
 def save_merged(model: PreTrainedModel | PeftModel, folder: Path, writes: bool) -> PreTrainedModel:
@@ -41,16 +49,26 @@ def save_merged(model: PreTrainedModel | PeftModel, folder: Path, writes: bool) 
         folder: The folder.
         writes: Whether this rank writes.
     """
+    for module in model.modules():
+        if isinstance(module, FSDPModule):  # Answers may have left whole weights, whose changes would be lost.
+            module.reshard()
     merged = model.merge_and_unload() if isinstance(model, PeftModel) else model
     if not any(isinstance(tensor, DTensor) for tensor in merged.parameters()):
         if writes:
             merged.save_pretrained(folder)
-    elif merged._weight_conversions:  # Of some models, transformers has joined tensors of the files.
+    elif _is_converted(merged):
         values = get_model_state_dict(merged, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
         merged.save_pretrained(folder, state_dict=values, is_main_process=writes)
     else:
         _save_parts(merged, folder, writes)
     return merged
+
+
+def _is_converted(model: PreTrainedModel) -> bool:
+    """Return whether transformers has joined tensors of the files, such as those of experts. Rank 0 has read them."""
+    answer = [bool(getattr(model, "_weight_conversions", None))]
+    dist.broadcast_object_list(answer, src=0)
+    return answer[0]
 
 
 def save_merged_into(base: PreTrainedModel, model: PeftModel, folder: Path) -> None:
@@ -79,12 +97,7 @@ def _save_parts(model: PreTrainedModel, folder: Path, writes: bool) -> None:
         model.config.save_pretrained(folder)
         model.generation_config.save_pretrained(folder)
     for file, names in split.filename_to_tensors.items():
-        part = {}
-        for name in names:
-            tensor = tensors[name]
-            whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-            if writes:
-                part[name] = whole.cpu().contiguous()
+        part = {name: _whole(tensors[name], writes) for name in names}
         if writes:
             save_file(part, folder / file, metadata={"format": "pt"})
     if writes and split.is_sharded:

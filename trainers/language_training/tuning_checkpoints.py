@@ -1,6 +1,7 @@
 """Checkpoints of a fine-tuning, of which each rank stores its part. Any number of ranks can continue after one."""
 
 import io
+import shutil
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,7 +36,9 @@ class TuningCheckpoints(Trainer):  # type: ignore[misc]  # Its types are those o
         step = load_sharded({"progress": progress})
         if step is None:
             return None
-        folder = Path(self.args.output_dir).with_name(f"checkpoint-{step}")
+        parent = Path(self.args.output_dir).with_name("restored")
+        shutil.rmtree(parent, ignore_errors=True)
+        folder = parent / f"checkpoint-{step}"
         with zipfile.ZipFile(io.BytesIO(progress.files)) as archive:
             archive.extractall(folder)
         return str(folder)
@@ -49,7 +52,8 @@ class TuningCheckpoints(Trainer):  # type: ignore[misc]  # Its types are those o
     def _save_checkpoint(self, model: object, trial: object) -> None:
         self.store_flos()
         with TemporaryDirectory() as folder:
-            self.state.save_to_json(str(Path(folder, TRAINER_STATE_NAME)))
+            if self.is_world_process_zero():
+                self.state.save_to_json(str(Path(folder, TRAINER_STATE_NAME)))
             self._save_rng_state(folder)
             files = {file.name: file.read_bytes() for file in Path(folder).iterdir()}
         state = {**self._tensors(), "progress": _Progress(_packed(_gathered(files)))}
@@ -113,12 +117,12 @@ class _Optimizer:
 
 
 def _gathered(files: dict[str, bytes]) -> dict[str, bytes]:
-    """Return the files of all ranks. Of files with the same name, rank 0 has the one that counts."""
+    """Return the files of all ranks, each of which has others."""
     if not (dist.is_available() and dist.is_initialized()):
         return files
     found: list[dict[str, bytes]] = [{}] * dist.get_world_size()
     dist.all_gather_object(found, files)
-    return {name: content for own in reversed(found) for name, content in own.items()}
+    return {name: content for own in found for name, content in own.items()}
 
 
 def _packed(files: Mapping[str, bytes]) -> bytes:

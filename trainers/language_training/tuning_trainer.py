@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate import init_empty_weights
 from accelerate.utils import DistributedType
 from accelerate.utils.fsdp_utils import enable_fsdp_ram_efficient_loading
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     BitsAndBytesConfig,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     TrainingArguments,
@@ -39,7 +42,7 @@ _OLD_BUFFERS = re.compile(
 
 _SHARDED: Mapping[str, Any] = {
     "fsdp": True,
-    # One process of a node reads the weights.
+    # Rank 0 has the weights, and sends them to the others.
     "fsdp_config": {"cpu_ram_efficient_loading": True},
     # Otherwise a rank would have the gradients of all parameters until the last rows of an update.
     "accelerator_config": {"gradient_accumulation_kwargs": {"sync_each_batch": True}},
@@ -51,23 +54,57 @@ def is_sharded(parameters: LanguageModelParameters, ranks: int) -> bool:
     return ranks > 1 and parameters.sharding == "fsdp"
 
 
-def load_base(folder: Path, chat_template: str, method: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_base(
+    folder: Path, chat_template: str, method: str, *, has_weights: bool = True
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Return the model and the tokenizer of a folder. Nothing is downloaded, and no code of the folder runs.
 
     Weights that are not trained have 16 bits on a GPU that computes with bfloat16, and else 32 bits.
+
+    Args:
+        folder: The folder.
+        chat_template: Template in place of the tokenizer's; "" for the tokenizer's.
+        method: The parameter of this name.
+        has_weights: Whether the weights are read. Otherwise they have any values. Default: true.
 
     Raises:
         ValueError: The weights are not those of the model that config.json describes.
     """
     kind = torch.bfloat16 if method != "full" and has_bfloat16() else torch.float32
     known = {"local_files_only": True, "trust_remote_code": False}
+    tokenizer = AutoTokenizer.from_pretrained(folder, **known)
+    tokenizer.chat_template = chat_template or tokenizer.chat_template
+    if has_weights:
+        model = _read_model(folder, method, dtype=kind, **known)
+    else:
+        model = _model_without_weights(AutoConfig.from_pretrained(folder, **known), kind)
+    if (tokenizer.pad_token_id or 0) >= model.get_input_embeddings().weight.shape[0]:
+        tokenizer.pad_token = tokenizer.eos_token  # As trl does where a tokenizer has none.
+    return model, tokenizer
+
+
+def _model_without_weights(configuration: PreTrainedConfig, kind: torch.dtype) -> PreTrainedModel:
+    """Return a model whose weights have any values. Nothing writes them, so that they have addresses but no memory."""
+    with init_empty_weights():  # Buffers have their values.
+        model = AutoModelForCausalLM.from_config(configuration, dtype=kind)
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            setattr(module, name, torch.nn.Parameter(torch.empty_like(parameter, device="cpu")))
+    model.tie_weights()
+    return model
+
+
+def _read_model(folder: Path, method: str, **options: Any) -> PreTrainedModel:  # noqa: ANN401
     # As in QLoRA (Dettmers et al. 2023): NF4, and constants of 8 bits.
     bits = BitsAndBytesConfig(
-        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=kind
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=options["dtype"],
     )
     quantized = {"quantization_config": bits} if method == "qlora" else {}
     model, loaded = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=kind, use_safetensors=True, output_loading_info=True, **known, **quantized
+        folder, use_safetensors=True, output_loading_info=True, **options, **quantized
     )
     # Files may have more than the language model, such as a part that sees images.
     own = {key for key in loaded["unexpected_keys"] if hasattr(model, key.partition(".")[0])}
@@ -76,11 +113,7 @@ def load_base(folder: Path, chat_template: str, method: str) -> tuple[PreTrained
     if wrong := {name: sorted(found) for name, found in keys.items() if found}:
         names = "; ".join(f"{name}: {', '.join(keys[:3])}{', ...' * (len(keys) > 3)}" for name, keys in wrong.items())
         raise ValueError(f"the weights of base_model are not those of its config.json ({names}): save both together")
-    tokenizer = AutoTokenizer.from_pretrained(folder, **known)
-    tokenizer.chat_template = chat_template or tokenizer.chat_template
-    if (tokenizer.pad_token_id or 0) >= model.get_input_embeddings().weight.shape[0]:
-        tokenizer.pad_token = tokenizer.eos_token  # As trl does where a tokenizer has none.
-    return model, tokenizer
+    return model
 
 
 def has_bfloat16() -> bool:
@@ -114,7 +147,10 @@ def tuning_trainer(
     arguments._n_gpu = min(1, arguments.n_gpu)  # With others, a rank would share its rows among them.
     if arguments.fsdp:
         _let_shard(arguments, parameters.method)
-    model, tokenizer = load_base(base_folder(parameters.base_model), parameters.chat_template, parameters.method)
+    has_weights = not arguments.fsdp or arguments.process_index == 0
+    model, tokenizer = load_base(
+        base_folder(parameters.base_model), parameters.chat_template, parameters.method, has_weights=has_weights
+    )
     if parameters.adapts:
         check_targets(model, parameters.lora_target_modules)
     with template_errors(tokenizer, rows[0], parameters.loss_on):
@@ -126,11 +162,28 @@ def tuning_trainer(
             processing_class=tokenizer,
             peft_config=adapter_config(parameters),
         )
-    if arguments.fsdp and arguments.bf16:  # By default, gradients would be summed with 16 bits.
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        trainer.accelerator.state.fsdp_plugin.mixed_precision_policy = policy
+    if arguments.fsdp:
+        _plan_sharding(trainer, model)
     check_tokens(trainer)
     return trainer
+
+
+def _plan_sharding(trainer: Tuning, model: PreTrainedModel) -> None:
+    """Set which layers are sharded each by itself, and with which numbers.
+
+    Raises:
+        ValueError: accelerate cannot shard the model.
+    """
+    if buffers := sorted(model.state_dict().keys() - dict(model.named_parameters(remove_duplicate=False)).keys()):
+        raise ValueError(
+            f'sharding is "fsdp", and accelerate cannot divide a model with buffers in its files, such as {buffers[0]}'
+            ': set sharding to "none"'
+        )
+    plugin, kinds = trainer.accelerator.state.fsdp_plugin, {type(module).__name__ for module in model.modules()}
+    plugin.transformer_cls_names_to_wrap = [name for name in model._no_split_modules or () if name in kinds]
+    if trainer.args.bf16:  # By default, gradients would be summed with 16 bits.
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        plugin.mixed_precision_policy = policy
 
 
 def _arguments(
