@@ -110,7 +110,8 @@ def _row(row: dict[str, Any], manifest: DatasetManifest) -> dict[str, Any]:
             return row
         case {"chosen": chosen, "rejected": rejected, **others}:
             if chosen:  # `check_language_rows` has names without values.
-                row = {**others, "prompt": chosen[:-1], "chosen": chosen[-1:], "rejected": rejected[-1:]}
+                shared = next(i for i, pair in enumerate(zip(chosen, rejected, strict=False)) if pair[0] != pair[1])
+                row = {**others, "prompt": chosen[:shared], "chosen": chosen[shared:], "rejected": rejected[shared:]}
             return row
         case {"text": _}:
             return row

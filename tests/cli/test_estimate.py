@@ -28,10 +28,10 @@ lora     fsdp       true                       1                  10.9    8.9   
 lora     fsdp       true                       2                  11.1    8.9       0.1         0.2         0.5           0.0      1.5    yes
 lora     fsdp       false                      1                  16.5    8.5       0.1         0.2         6.1           0.1      1.5    yes
 lora     fsdp       false                      2                  22.6    8.5       0.0         0.2         12.2          0.2      1.5    yes
-qlora    none       true                       1                  7.8     5.5       0.2         0.2         0.5           0.0      1.5    yes
-qlora    none       true                       2                  8.2     5.5       0.1         0.2         1.0           0.0      1.5    yes
-qlora    none       false                      1                  13.5    5.5       0.2         0.2         6.1           0.1      1.5    yes
-qlora    none       false                      2                  19.7    5.5       0.1         0.2         12.2          0.2      1.5    yes
+qlora    none       true                       1                  8.3     5.6       0.3         0.3         0.6           0.0      1.5    yes
+qlora    none       true                       2                  8.7     5.6       0.2         0.3         1.2           0.0      1.5    yes
+qlora    none       false                      1                  15.1    5.6       0.3         0.3         7.4           0.0      1.5    yes
+qlora    none       false                      2                  22.3    5.6       0.2         0.3         14.7          0.0      1.5    yes
 full     none       true                       1                  164.7   29.9      59.8        59.8        13.5          0.1      1.5    no
 full     none       true                       2                  151.8   29.9      59.8        59.8        0.7           0.0      1.5    no
 full     none       false                      1                  172.2   29.9      59.8        59.8        21.1          0.0      1.5    no

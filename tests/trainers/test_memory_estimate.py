@@ -123,14 +123,12 @@ def test_the_largest_micro_batch_that_fits(parameters, gib, rows):
 
 
 def test_a_quantized_model_has_4_bits_in_its_linear_layers():
-    """Those of an adapter of it have 16 bits, and so do its gradients and its optimizer."""
     every, adapter, layer = 8_030_261_248, 41_943_040, 218_103_808
     found = estimate(method="qlora")
     linear, largest = 32 * layer, 4096 * 14336
     constants = linear // 64 + 4 * linear // (64 * 256)
-    assert found.weights == linear // 2 + constants + 2 * (every - linear + largest) + 2 * adapter
-    assert (found.gradients, found.optimizer) == (2 * adapter, 4 * adapter)
-    assert found.activations < estimate().activations
+    assert found.weights == linear // 2 + constants + 2 * (every - linear + largest) + 4 * adapter
+    assert found[1:] == estimate()[1:]
 
 
 def test_sharding_is_chosen_where_nothing_fits_without_it():
@@ -144,6 +142,8 @@ def test_sharding_is_chosen_where_nothing_fits_without_it():
     assert fit_to_memory(size, given, 1, 200 * 2**30).sharding == "auto"
     with pytest.raises(ValueError, match=r"what fits: sharding fsdp \(\d\d\.\d GiB\), or method lora"):
         fit_to_memory(size, replace(given, sharding="none"), 8, 80 * 2**30)
+    with pytest.raises(ValueError, match=r"what fits: method qlora and sharding none \(8.9 GiB\)$"):
+        fit_to_memory(size, LanguageModelParameters("x"), 2, 10 * 2**30)
     with pytest.raises(ValueError, match=r"^method full and sharding fsdp with micro_batch_size 1 needs about "):
         fit_to_memory(size, given, 2, 24 * 2**30)
 
@@ -151,7 +151,7 @@ def test_sharding_is_chosen_where_nothing_fits_without_it():
 @pytest.mark.parametrize(
     ("parameters", "gib", "needed", "choices"),
     [
-        ({}, 16, "18.3", "what fits: method qlora (15.0 GiB)"),
+        ({}, 16, "18.3", "what fits: method qlora (12.3 GiB)"),
         ({}, 6, "18.3", "use GPUs with more memory, or a smaller model"),
         ({"method": "full"}, 80, "135.3", "what fits: method lora (26.5 GiB)"),
         (
@@ -164,10 +164,10 @@ def test_sharding_is_chosen_where_nothing_fits_without_it():
             {"micro_batch_size": 32},
             24,
             "54.7",
-            "what fits: micro_batch_size 4 (21.8 GiB), or method qlora and micro_batch_size 16 (22.7 GiB), or "
+            "what fits: micro_batch_size 4 (21.8 GiB), or method qlora and micro_batch_size 8 (17.0 GiB), or "
             "max_length 1024 and micro_batch_size 8 (21.8 GiB)",
         ),
-        ({"max_length": 32768}, 24, "36.0", "what fits: method qlora (22.7 GiB), or max_length 8192 (21.8 GiB)"),
+        ({"max_length": 32768}, 24, "36.0", "what fits: max_length 8192 (21.8 GiB)"),
     ],
 )
 def test_what_needs_more_memory_is_refused_with_what_fits(parameters, gib, needed, choices):

@@ -43,6 +43,16 @@ def check_targets(model: PreTrainedModel, targets: str) -> None:
             )
 
 
+def turn_dropout_off(model: PreTrainedModel) -> None:
+    """Set all dropout of a model to 0: that of layers, and numbers that attention takes from the configuration."""
+    for module in (*model.modules(), model.config):
+        for name, value in vars(module).items():
+            if ("dropout" in name or "pdrop" in name) and isinstance(value, float):
+                setattr(module, name, 0.0)
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+
+
 def without_adapter(model: PeftModel) -> AbstractContextManager[None]:
     """Return a context in which a model answers as the base model."""
     return model.disable_adapter()  # type: ignore[no-any-return]  # Its types are those of an optional package.

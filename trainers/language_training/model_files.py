@@ -79,6 +79,7 @@ def save_merged_into(base: PreTrainedModel, model: PeftModel, folder: Path) -> N
         model: The quantized model with the adapter.
         folder: The folder.
     """
+    base.config.pad_token_id = model.config.pad_token_id
     with TemporaryDirectory() as adapter:
         model.save_pretrained(adapter)
         PeftModel.from_pretrained(base, adapter).merge_and_unload().save_pretrained(folder)

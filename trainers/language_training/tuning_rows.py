@@ -9,12 +9,10 @@ import pyarrow as pa
 from datasets import Dataset
 from datasets.table import InMemoryTable
 
-_FORMS = (
-    ("messages", "tools"),
-    ("prompt", "completion", "tools"),
-    ("prompt", "chosen", "rejected", "tools"),
-    ("text",),
-)
+_FORMS = {
+    "sft": (("messages", "tools"), ("prompt", "completion", "tools"), ("text",)),
+    "dpo": (("prompt", "chosen", "rejected", "tools"),),
+}
 
 
 class _Rows(Dataset):  # type: ignore[misc]  # Its types are those of an optional package.
@@ -36,9 +34,10 @@ def _decoded(row: Mapping[str, str]) -> dict[str, Any]:
     return {name: json.loads(text) for name, text in row.items()}
 
 
-def tuning_rows(rows: Sequence[dict[str, Any]]) -> Dataset:
+def tuning_rows(rows: Sequence[dict[str, Any]], objective: str) -> Dataset:
     """Return rows with the columns that trl takes. Any others may have names that it takes for something else."""
-    used = [name for name in next(form for form in _FORMS if {*form} - {"tools"} <= {*rows[0]}) if name in rows[0]]
+    form = next(form for form in _FORMS[objective] if {*form} - {"tools"} <= {*rows[0]})
+    used = [name for name in form if name in rows[0]]
     table = pa.table({name: [json.dumps(row[name]) for row in rows] for name in used})
     # With a fingerprint, because datasets 5.2 would pickle the table for one, and cannot with pyarrow 25.
     return _Rows(InMemoryTable(table), fingerprint=uuid4().hex)

@@ -1,5 +1,6 @@
 """The Trainer of a fine-tuning: its model, rows and arguments."""
 
+import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from kfp_distributed.trainers.language_training.adapters import adapter_config, check_targets
+from kfp_distributed.trainers.language_training.adapters import adapter_config, check_targets, turn_dropout_off
 from kfp_distributed.trainers.language_training.base_folder import base_folder
 from kfp_distributed.trainers.language_training.objectives import OBJECTIVES, Tuning
 from kfp_distributed.trainers.language_training.rank_checks import check_ranks
@@ -147,21 +148,32 @@ def tuning_trainer(
     arguments._n_gpu = min(1, arguments.n_gpu)  # With others, a rank would share its rows among them.
     if arguments.fsdp:
         _let_shard(arguments, parameters.method)
-    has_weights = not arguments.fsdp or arguments.process_index == 0
-    model, tokenizer = load_base(
-        base_folder(parameters.base_model), parameters.chat_template, parameters.method, has_weights=has_weights
-    )
+    folder, has_weights = base_folder(parameters.base_model), not arguments.fsdp or arguments.process_index == 0
+    if "quantization_config" in json.loads((folder / "config.json").read_text()) and (
+        parameters.method != "lora" or parameters.export != "adapter"
+    ):
+        raise ValueError('base_model has quantized weights: set method to "lora", and export to "adapter"')
+    model, tokenizer = load_base(folder, parameters.chat_template, parameters.method, has_weights=has_weights)
     if parameters.adapts:
         check_targets(model, parameters.lora_target_modules)
+    given = {}
+    if parameters.objective == "dpo":  # Otherwise the model would differ from its reference by chance.
+        turn_dropout_off(model)
+        if parameters.method == "full":
+            given["ref_model"] = load_base(folder, "", "full")[0]
     with template_errors(tokenizer, rows[0], parameters.loss_on):
         trainer = OBJECTIVES[parameters.objective](
             model,
             args=arguments,
-            train_dataset=tuning_rows(rows),
-            eval_dataset=tuning_rows(validation) if validation else None,
+            train_dataset=tuning_rows(rows, parameters.objective),
+            eval_dataset=tuning_rows(validation, parameters.objective) if validation else None,
             processing_class=tokenizer,
             peft_config=adapter_config(parameters),
+            **given,
         )
+    for parameter in trainer.model.parameters():
+        if parameter.requires_grad:  # trl gives 16 bits to adapters of quantized models, in which small updates vanish.
+            parameter.data = parameter.data.float()
     if arguments.fsdp:
         _plan_sharding(trainer, model)
     check_tokens(trainer)

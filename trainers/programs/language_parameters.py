@@ -124,7 +124,9 @@ def check_objective(parameters: Mapping[str, object]) -> None:
     Raises:
         ValueError: It ignores one, or cannot be divided among ranks.
     """
-    if parameters.get("objective") != "dpo":
+    if parameters.get("objective", "sft") != "dpo":
+        if "beta" in parameters:
+            raise ValueError(f'beta is {parameters["beta"]}, and objective is "sft", which has none: leave beta out')
         return
     for name, allowed in _WITH_DPO.items():
         if name in parameters and parameters[name] not in allowed:

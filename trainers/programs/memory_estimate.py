@@ -1,8 +1,8 @@
 """The memory of a GPU that a fine-tuning takes, before it starts (pure).
 
 Bytes for each parameter are those of the trainer `language_model`: an adapter of 32-bit floats with the 16 bits of what
-it belongs to, an adapter of 16 bits with the 4 bits of linear layers, or 32 bits where all parameters are trained;
-gradients and two moments of AdamW of as many bits each; and a copy of the gradients where ranks average them. With the
+it belongs to, 4 bits of linear layers with the method "qlora", or 32 bits where all parameters are trained; gradients
+and two moments of AdamW of 32 bits each; and a copy of the gradients where ranks average them. With the
 objective "dpo", a row has two answers, and with the method "full" there is the base model, too. The factors of
 activations were found by counting the bytes of tensors of small models of the type of Llama, see
 tests/trainers/test_memory_estimate.py.
@@ -68,21 +68,18 @@ def memory_estimate(
     tokens = rows * parameters.max_length * (2 if is_preference else 1)  # A row has two answers.
     parts = ranks if parameters.sharding == "fsdp" else 1
     trained = size.parameters if is_full else size.adapter(parameters.lora_r, parameters.lora_target_modules)
-    trained_bytes = 2 if parameters.method == "qlora" else 4
-    weights = (
-        trained_bytes * trained + {"full": 0, "lora": 2 * size.parameters, "qlora": _quantized(size)}[parameters.method]
-    )
+    weights = 4 * trained + {"full": 0, "lora": 2 * size.parameters, "qlora": _quantized(size)}[parameters.method]
     weights += 4 * trained if is_full and is_preference else 0  # The base model, to which the trained one is compared.
     logits = 4 * min(tokens, at_once) * min(size.vocabulary, _ENTRIES) + 8 * tokens * size.width
     # Bytes that a layer keeps for its backward pass, those that it has for a moment, and those between two layers.
-    # Where all are trained and not sharded, those between the layers have 32 bits. An adapter of 32 bits has its inputs
-    # with 32 bits, too, and one that is quantized or sharded has 16.
-    has_floats, is_small = is_full and parts == 1, not is_full and (parts > 1 or parameters.method == "qlora")
+    # Where all are trained and not sharded, those between the layers have 32 bits. An adapter has its inputs with 32
+    # bits, too, and a sharded one with 16.
+    has_floats, is_small = is_full and parts == 1, not is_full and parts > 1
     kept = tokens * ((24 if has_floats else 9 if is_small else 18) * size.width + 12 * size.heads + 8 * size.inner)
     passing = tokens * (4 * size.width + 2 * size.inner if is_small else 8 * size.width + 6 * size.inner)
     between = tokens * (4 if has_floats else 2) * size.width
     all_kept = size.layers * (between if parameters.activation_checkpointing else kept)
-    own = trained_bytes * trained // parts
+    own = 4 * trained // parts
     before = own if accumulation > 1 else 0
     saves = parameters.activation_checkpointing
     if parts > 1:
@@ -96,16 +93,14 @@ def memory_estimate(
     else:
         # Where all parameters are trained, autocast keeps their 16 bits until the end of the forward pass.
         copies = 2 * size.layers * size.layer if is_full else 0
-        buckets = trained_bytes * trained if ranks > 1 else 0
+        buckets = 4 * trained if ranks > 1 else 0
         moments = [
             (0, before + buckets, all_kept + copies, logits),
             (0, before + buckets, all_kept + (kept + passing if saves else copies + passing), 0),
             (0, own + buckets, kept + passing, 0),
         ]
     gathered, gradients, activations, logits = max(moments, key=sum)
-    return MemoryEstimate(
-        weights // parts + gathered, gradients, 2 * trained_bytes * trained // parts, activations, logits
-    )
+    return MemoryEstimate(weights // parts + gathered, gradients, 8 * trained // parts, activations, logits)
 
 
 def _quantized(size: ModelSize) -> int:

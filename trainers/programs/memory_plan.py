@@ -101,7 +101,9 @@ def fit_to_memory(
     choices: list[str] = []
     for change in _changes(parameters, ranks):
         found = _largest_that_fits(size, replace(parameters, **change), ranks, memory)
-        if found and not ("max_length" in change and any("max_length" in choice for choice in choices)):
+        # Only the longest rows that fit are named, and 4 bits only where 16 do not fit.
+        replaced = "max_length" if "max_length" in change else "method lora" if "qlora" in change.values() else "-"
+        if found and not any(replaced in choice for choice in choices):
             if given not in (0, found.micro_batch_size):
                 change = {**change, "micro_batch_size": found.micro_batch_size}
             words = " and ".join(f"{name} {str(value).lower()}" for name, value in change.items())
@@ -140,8 +142,9 @@ def _changes(parameters: LanguageModelParameters, ranks: int) -> Iterator[Mappin
         yield lora
     if checkpointing and lora:
         yield {**lora, **checkpointing}
-    if parameters.method == "lora" and parameters.sharding != "fsdp":
-        yield {"method": "qlora", **checkpointing}
+    if parameters.method != "qlora":
+        sharding = {"sharding": "none"} if parameters.sharding == "fsdp" else {}
+        yield {"method": "qlora", **sharding, **checkpointing}
     length = parameters.max_length
     while (length := length // 2) >= _SHORTEST:
         yield {"max_length": length}

@@ -45,7 +45,7 @@ def texts_in(names: Collection[str]) -> str:
 
 _PAIR, _PREFERENCE = ("prompt", "completion"), ("prompt", "chosen", "rejected")
 _ADVICE = {
-    **dict.fromkeys(_PREFERENCE, texts_in(_PREFERENCE)),
+    **dict.fromkeys(_PREFERENCE, f"{texts_in(_PREFERENCE)} (rename the column of the prompts to prompt)"),
     **dict.fromkeys(_PAIR, texts_in(_PAIR)),
     **dict.fromkeys(("messages", "conversations"), _NO_LANGUAGE_MODEL),
 }

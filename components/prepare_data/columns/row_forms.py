@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -140,32 +140,46 @@ def _check_kinds(kinds: Mapping[str, DeclaredKind]) -> None:
 def check_preferences(
     columns: Sequence[Column], rows: Mapping[str, pa.Array], add: Callable[[int, str, str], object]
 ) -> None:
-    """Check that the chosen answers are others than the rejected ones. Rows of other columns pass.
+    """Check that the chosen answers are others than the rejected ones, and that neither has its prompt.
 
-    Without a prompt, both are whole conversations, which differ in the last answer alone.
+    Without a prompt, both are whole conversations, which differ from an answer on. Rows of other forms pass.
 
     Args:
         columns: The columns.
-        rows: Their converted values. A row without both answers passes: its problem is known.
+        rows: Their converted values. A row without all of them passes: its problem is known.
         add: Is called with the number, the column and the problem of each wrong row.
     """
     kinds = {column.name: column.source_type for column in columns}
-    if not {CHOSEN, REJECTED} <= {*kinds} or not {kinds[CHOSEN], kinds[REJECTED]} <= {CONVERSATION, REQUIRED_TEXT}:
+    form = _form({name for name, kind in kinds.items() if kind in (CONVERSATION, REQUIRED_TEXT)})
+    if not form or CHOSEN not in form.columns:
         return
-    are_whole = kinds[CHOSEN] == kinds[REJECTED] == CONVERSATION and "prompt" not in kinds
-    pairs = zip(rows[CHOSEN].to_pylist(), rows[REJECTED].to_pylist(), strict=True)
-    for row, (chosen, rejected) in enumerate(pairs):
-        if chosen is None or rejected is None:
+    names = [name for name in ("prompt", CHOSEN, REJECTED) if name in form.columns]
+    are_lists = kinds[CHOSEN] == CONVERSATION
+    for row, values in enumerate(zip(*(rows[name].to_pylist() for name in names), strict=True)):
+        if None in values:
             continue
-        problem = "is equal to chosen" * (chosen == rejected)
-        if are_whole and not problem:
-            problem = _problem_of_whole(json.loads(chosen), json.loads(rejected))
+        *prompt, chosen, rejected = map(json.loads, values) if are_lists else values
+        if chosen == rejected:
+            problem = "is equal to chosen"
+        elif are_lists:
+            problem = _problem_of_lists(prompt[0] if prompt else [], chosen, rejected)
+        else:
+            repeats = chosen.startswith(prompt[0]) and rejected.startswith(prompt[0])
+            problem = "repeats the prompt, and so does chosen" if repeats else ""
         if problem:
             add(row, REJECTED, f"{problem}: correct it, or leave the row out")
 
 
-def _problem_of_whole(chosen: Sequence[object], rejected: Sequence[object]) -> str:
-    """Return what is wrong with two conversations that differ; "" for nothing."""
-    if chosen[:-1] != rejected[:-1]:
-        return "differs from chosen before the last answer"
-    return "" if chosen[:-1] else "has no message before the answer, and there is no column prompt"
+def _problem_of_lists(prompt: Sequence[Any], chosen: Sequence[Any], rejected: Sequence[Any]) -> str:
+    """Return what is wrong with two answers to a prompt, or two conversations if it is empty; "" for nothing."""
+    shared = 0
+    if not prompt:
+        pairs = enumerate(zip(chosen, rejected, strict=False))
+        shared = next((place for place, (one, other) in pairs if one != other), 0)
+    if {chosen[shared]["role"], rejected[shared]["role"]} != {"assistant"}:
+        both = "or chosen begins with a message that is no answer, such as the prompt, which belongs to prompt alone"
+        return both if prompt else "differs from chosen in a message that is no answer"
+    before = prompt or chosen[:shared]
+    if not before:
+        return "has no message before the answer, and there is no column prompt"
+    return "or chosen follows an answer of the assistant" if before[-1]["role"] == "assistant" else ""
