@@ -91,6 +91,8 @@ def _save_and_ask(
     """Save what `export` names, and let the base model and the tuned model answer, if possible after that."""
     adapts, model = parameters.adapts, trainer.accelerator.unwrap_model(trainer.model)
     tokenizer, writes = trainer.processing_class, trainer.is_world_process_zero()
+    for name, value in trainer.dropout_of_config.items():
+        setattr(model.config, name, value)
     if adapts and parameters.export != "merged":
         save_adapter(model, folder, writes)
         if writes:

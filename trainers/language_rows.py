@@ -36,7 +36,7 @@ def language_rows(folder: str) -> list[dict[str, Any]]:
     | prompt and completion | {"prompt": ..., "completion": ...}, texts or lists of messages |
     | instruction, input and output of Alpaca | the same as lists of messages, the prompt with the input below |
     | prompt, chosen and rejected | {"prompt": ..., "chosen": ..., "rejected": ...}, texts or lists of messages |
-    | chosen and rejected | the same as lists of messages, of which the last one of each is the answer |
+    | chosen and rejected | the same as lists of messages, whose answers begin where they differ |
     | text | {"text": ...} |
 
     Rows also have the tools as a list of objects, None for no tools, and the columns that were kept because `columns`

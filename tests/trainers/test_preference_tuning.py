@@ -73,7 +73,7 @@ def train(tmp_path_factory):
                 patch.setenv(f"KFP_DISTRIBUTED_{image}_PYTHON", str(environment("torch2")))
             outcome = launch(request, LocalRunner(), into(lines))
         (metrics,) = outcome.metrics.values()
-        return metrics, "\n".join(lines), outcome.fine_tuning.answers
+        return metrics, "\n".join(lines), outcome.fine_tuning.answers, place / "model"
 
     return run
 
@@ -83,8 +83,8 @@ def values(rows, name):
 
 
 def test_ranks_change_nothing_and_the_margin_grows(train):
-    alone, _, answers = train(micro_batch_size=8, learning_rate=1e-2)
-    together, log, _ = train(2, micro_batch_size=4, learning_rate=1e-2)
+    alone, _, answers, _ = train(micro_batch_size=8, learning_rate=1e-2)
+    together, log, *_ = train(2, micro_batch_size=4, learning_rate=1e-2)
     for name in ("loss", "rewards/margins", "logps/chosen", "val_rewards/margins"):
         assert len(values(alone, name)) == (2 if name.startswith("val_") else 4)
         assert values(alone, name) == pytest.approx(values(together, name), rel=1e-3, abs=1e-5), name
@@ -100,8 +100,9 @@ def test_ranks_change_nothing_and_the_margin_grows(train):
 
 def test_all_parameters_are_compared_to_the_base_model_also_after_a_restart(train):
     first, *_ = train(place="restarted", method="full")
-    rows, log, answers = train(place="restarted", method="full", epochs=2)
+    rows, log, answers, model = train(place="restarted", method="full", epochs=2)
     assert "continues after checkpoint-4" in log
+    assert json.loads((model / "config.json").read_text())["attention_dropout"] == 0.5
     margins = values(rows, "rewards/margins")
     assert len(margins) == 8
     assert margins[:4] == values(first, "rewards/margins")

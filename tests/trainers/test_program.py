@@ -273,7 +273,7 @@ DPO = {"objective": "dpo"}
         ({"warmup_ratio": 1}, "warmup_ratio is 1.0; allowed is 0 or more than 0, and less than 1"),
         ({"lora_dropout": 1.5}, "lora_dropout is 1.5; allowed is 0 or more than 0, and less than 1"),
         ({"seed": 2**32}, "seed is 4294967296; allowed is 0 or more than 0, and less than 4294967296"),
-        ({"method": "prefix"}, "method is 'prefix'; allowed is Literal['lora', 'full']"),
+        ({"method": "prefix"}, "method is 'prefix'; allowed is Literal['lora', 'qlora', 'full']"),
         ({"beta": 0}, "beta is 0.0; allowed is more than 0"),
         ({**DPO, "packing": True}, 'packing is true; allowed with the objective "dpo": false'),
         ({**DPO, "loss_on": "all"}, 'loss_on is "all"; allowed with the objective "dpo": "auto", "completion"'),

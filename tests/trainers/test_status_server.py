@@ -273,8 +273,9 @@ os._exit(0)
 
 
 def test_a_fork_that_trains_posts_its_progress(server, environment, tmp_path):
-    train(environment | {REPORTER_VARIABLE: "1"}, tmp_path, FORKED)
-    assert [{"name": "loss", "value": "0.5"}] in [body["trainerStatus"]["metrics"] for _, _, body in server.requests]
+    output = train(environment | {REPORTER_VARIABLE: "1"}, tmp_path, FORKED)
+    metrics = [body["trainerStatus"]["metrics"] for _, _, body in server.requests]
+    assert [{"name": "loss", "value": "0.5"}] in metrics, output
 
 
 def record(model_dir, metrics_dir):

@@ -43,14 +43,24 @@ def check_targets(model: PreTrainedModel, targets: str) -> None:
             )
 
 
-def turn_dropout_off(model: PreTrainedModel) -> None:
-    """Set all dropout of a model to 0: that of layers, and numbers that attention takes from the configuration."""
+def turn_dropout_off(model: PreTrainedModel) -> dict[str, float]:
+    """Set all dropout of a model to 0: that of layers, and numbers that attention takes from the configuration.
+
+    Returns:
+        What the configuration had, which is to be saved.
+    """
+    before = {name: value for name, value in vars(model.config).items() if _is_dropout(name, value)}
     for module in (*model.modules(), model.config):
         for name, value in vars(module).items():
-            if ("dropout" in name or "pdrop" in name) and isinstance(value, float):
+            if _is_dropout(name, value):
                 setattr(module, name, 0.0)
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
+    return before
+
+
+def _is_dropout(name: str, value: object) -> bool:
+    return any(part in name for part in ("dropout", "pdrop", "layerdrop")) and isinstance(value, float)
 
 
 def without_adapter(model: PeftModel) -> AbstractContextManager[None]:

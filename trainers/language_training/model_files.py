@@ -11,7 +11,6 @@ from huggingface_hub import split_torch_state_dict_into_shards
 from peft import PeftModel
 from safetensors.torch import save_file
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
@@ -49,9 +48,7 @@ def save_merged(model: PreTrainedModel | PeftModel, folder: Path, writes: bool) 
         folder: The folder.
         writes: Whether this rank writes.
     """
-    for module in model.modules():
-        if isinstance(module, FSDPModule):  # Answers may have left whole weights, whose changes would be lost.
-            module.reshard()
+    model.state_dict()  # Answers may have left whole weights, whose changes would be lost: it divides them again.
     merged = model.merge_and_unload() if isinstance(model, PeftModel) else model
     if not any(isinstance(tensor, DTensor) for tensor in merged.parameters()):
         if writes:

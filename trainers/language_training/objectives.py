@@ -20,10 +20,12 @@ class Tuning(TuningUpdates):
     Attributes:
         configuration: Class of its arguments.
         without_effect: Why a row has no effect, before the number of tokens.
+        dropout_of_config: Values of the configuration that are 0 during the training.
     """
 
     configuration: ClassVar[type[TrainingArguments]]
     without_effect: ClassVar[str]
+    dropout_of_config: Mapping[str, float]
 
     @staticmethod
     @abstractmethod

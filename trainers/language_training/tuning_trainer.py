@@ -86,11 +86,14 @@ def load_base(
 
 def _model_without_weights(configuration: PreTrainedConfig, kind: torch.dtype) -> PreTrainedModel:
     """Return a model whose weights have any values. Nothing writes them, so that they have addresses but no memory."""
-    with init_empty_weights():  # Buffers have their values.
-        model = AutoModelForCausalLM.from_config(configuration, dtype=kind)
+    with (
+        init_empty_weights()
+    ):  # Buffers have their values, which some models compute with the precision of the weights.
+        model = AutoModelForCausalLM.from_config(configuration, dtype=torch.float32)
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
-            setattr(module, name, torch.nn.Parameter(torch.empty_like(parameter, device="cpu")))
+            weight = torch.empty_like(parameter, dtype=kind, device="cpu")
+            setattr(module, name, torch.nn.Parameter(weight, requires_grad=parameter.requires_grad))
     model.tie_weights()
     return model
 
@@ -149,16 +152,18 @@ def tuning_trainer(
     if arguments.fsdp:
         _let_shard(arguments, parameters.method)
     folder, has_weights = base_folder(parameters.base_model), not arguments.fsdp or arguments.process_index == 0
-    if "quantization_config" in json.loads((folder / "config.json").read_text()) and (
-        parameters.method != "lora" or parameters.export != "adapter"
+    if json.loads((folder / "config.json").read_text()).get("quantization_config") and (
+        parameters.method != "lora" or parameters.export != "adapter" or arguments.fsdp
     ):
-        raise ValueError('base_model has quantized weights: set method to "lora", and export to "adapter"')
+        raise ValueError(
+            'base_model has quantized weights: set method to "lora", export to "adapter", and sharding to "none"'
+        )
     model, tokenizer = load_base(folder, parameters.chat_template, parameters.method, has_weights=has_weights)
     if parameters.adapts:
         check_targets(model, parameters.lora_target_modules)
-    given = {}
+    given, dropout = {}, {}
     if parameters.objective == "dpo":  # Otherwise the model would differ from its reference by chance.
-        turn_dropout_off(model)
+        dropout = turn_dropout_off(model)
         if parameters.method == "full":
             given["ref_model"] = load_base(folder, "", "full")[0]
     with template_errors(tokenizer, rows[0], parameters.loss_on):
@@ -171,6 +176,7 @@ def tuning_trainer(
             peft_config=adapter_config(parameters),
             **given,
         )
+    trainer.dropout_of_config = dropout
     for parameter in trainer.model.parameters():
         if parameter.requires_grad:  # trl gives 16 bits to adapters of quantized models, in which small updates vanish.
             parameter.data = parameter.data.float()

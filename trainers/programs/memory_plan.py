@@ -101,7 +101,7 @@ def fit_to_memory(
     choices: list[str] = []
     for change in _changes(parameters, ranks):
         found = _largest_that_fits(size, replace(parameters, **change), ranks, memory)
-        # Only the longest rows that fit are named, and 4 bits only where 16 do not fit.
+        # Only the longest rows that fit are named, and 4 bits of a method full only where 16 do not fit.
         replaced = "max_length" if "max_length" in change else "method lora" if "qlora" in change.values() else "-"
         if found and not any(replaced in choice for choice in choices):
             if given not in (0, found.micro_batch_size):

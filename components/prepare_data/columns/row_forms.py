@@ -175,9 +175,11 @@ def _problem_of_lists(prompt: Sequence[Any], chosen: Sequence[Any], rejected: Se
     shared = 0
     if not prompt:
         pairs = enumerate(zip(chosen, rejected, strict=False))
-        shared = next((place for place, (one, other) in pairs if one != other), 0)
-    if {chosen[shared]["role"], rejected[shared]["role"]} != {"assistant"}:
-        both = "or chosen begins with a message that is no answer, such as the prompt, which belongs to prompt alone"
+        shared = next((place for place, (one, other) in pairs if one != other), -1)
+        if shared < 0:
+            return "has the messages of chosen and others, or is the beginning of chosen"
+    if {message["role"] for message in (*chosen[shared:], *rejected[shared:])} != {"assistant"}:  # They are preferred.
+        both = "or chosen has a message that is no answer, such as the prompt, which belongs to prompt alone"
         return both if prompt else "differs from chosen in a message that is no answer"
     before = prompt or chosen[:shared]
     if not before:

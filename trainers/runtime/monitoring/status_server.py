@@ -5,6 +5,7 @@ nothing is posted. A request that fails never fails or delays the training.
 """
 
 import atexit
+import encodings.idna  # noqa: F401 - the first request would import it in a thread, and a fork would have half of it
 import json
 import os
 import re
