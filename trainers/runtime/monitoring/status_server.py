@@ -5,7 +5,6 @@ nothing is posted. A request that fails never fails or delays the training.
 """
 
 import atexit
-import encodings.idna  # noqa: F401 - the first request would import it in a thread, and a fork would have half of it
 import json
 import os
 import re
@@ -40,6 +39,11 @@ POST_SECONDS = 10.0
 
 _TIMEOUT_SECONDS = 3.0
 """Timeout of a request, and the time by which the last request may delay the end of the process."""
+
+_REQUEST = threading.Lock()
+"""Held during a request. A process forks before or after one: locks of OpenSSL that a thread has would stay locked in
+the fork, where its next use of TLS would never end."""
+os.register_at_fork(before=_REQUEST.acquire, after_in_parent=_REQUEST.release, after_in_child=_REQUEST.release)
 
 _TOKEN = re.compile(r"[\w.~+/=-]+", re.ASCII)
 
@@ -109,7 +113,8 @@ class StatusPosts:
 
     def _try(self, first: TimedProgress, last: TimedProgress) -> None:
         try:
-            self._post(status_body(first, last))
+            with _REQUEST:
+                self._post(status_body(first, last))
             self._posted = last
         except Exception as error:  # noqa: BLE001 - what only shows the training must not fail it
             if not self._is_warned:
