@@ -1,10 +1,10 @@
 """The steps of a pipeline.
 
-They are `prepare_data`, `train`, `evaluate`, `export_model`, `fingerprint_source`, `predict`, `deploy_model`
-and `import_model`.
+They are `prepare_data`, `train`, `evaluate`, `evaluate_language_model`, `export_model`, `fingerprint_source`,
+`predict`, `deploy_model` and `import_model`.
 
 The environment variables of `Delivery.from_environment` configure how the steps find this library. `steps(delivery)`
-returns the same eight steps for another delivery. `SingleJob`, `TensorFlow`, `Mpi` and `PyTorch` make the
+returns the same nine steps for another delivery. `SingleJob`, `TensorFlow`, `Mpi` and `PyTorch` make the
 `distribution_specification` of `train`, and `Split` the `split` of `prepare_data`.
 """
 
@@ -33,6 +33,7 @@ if os.environ.get("_KFP_RUNTIME") != "true":
         "Volume",
         "deploy_model",
         "evaluate",
+        "evaluate_language_model",
         "export_model",
         "fingerprint_source",
         "import_model",
@@ -51,9 +52,10 @@ if os.environ.get("_KFP_RUNTIME") != "true":
     predict: Any
     deploy_model: Any
     import_model: Any
+    evaluate_language_model: Any
 
     class _Package(ModuleType):
-        """This package, which makes the eight components when one of them is first used.
+        """This package, which makes the nine components when one of them is first used.
 
         A component has the name of the subpackage of its step, and stands for it: see `StepComponent`.
         """

@@ -36,7 +36,7 @@ def mirrored_classifier(
     import tensorflow as tf
 
     from kfp_distributed.trainers.keras_classifier import keras_classifier
-    from kfp_distributed.trainers.training_parameters import TrainingParameters
+    from kfp_distributed.trainers.programs.training_parameters import TrainingParameters
 
     (processor,) = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * devices)

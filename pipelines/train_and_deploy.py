@@ -7,17 +7,8 @@ from typing import Any
 
 from kfp import dsl
 
-from kfp_distributed.components import (
-    Steps,
-    deploy_model,
-    evaluate,
-    export_model,
-    fingerprint_source,
-    import_model,
-    predict,
-    prepare_data,
-    train,
-)
+from kfp_distributed import components
+from kfp_distributed.components import Steps
 from kfp_distributed.components.kfp_interface.input_values import accept_input_values
 from kfp_distributed.pipelines.train_and_export import export_function, training_function
 
@@ -114,6 +105,4 @@ def _deploy(with_steps: Steps, settings: dict[str, Any], uri: Any) -> None:  # n
     )
 
 
-train_and_deploy = make_train_and_deploy(
-    Steps(prepare_data, train, evaluate, export_model, fingerprint_source, predict, deploy_model, import_model)
-)
+train_and_deploy = make_train_and_deploy(Steps(*(getattr(components, name) for name in Steps._fields)))

@@ -5,17 +5,8 @@ from typing import Any
 
 from kfp import dsl
 
-from kfp_distributed.components import (
-    Steps,
-    deploy_model,
-    evaluate,
-    export_model,
-    fingerprint_source,
-    import_model,
-    predict,
-    prepare_data,
-    train,
-)
+from kfp_distributed import components
+from kfp_distributed.components import Steps
 from kfp_distributed.components.kfp_interface.input_values import accept_input_values
 
 DIGITS_DISTRIBUTION = {"distribution_type": "TF", "number_of_workers": 3, "number_of_parameter_servers": 0}
@@ -226,6 +217,4 @@ def export_function(with_steps: Steps, deploy: Callable[[Any], None] | None = No
     return export_if_good_enough
 
 
-train_and_export = make_train_and_export(
-    Steps(prepare_data, train, evaluate, export_model, fingerprint_source, predict, deploy_model, import_model)
-)
+train_and_export = make_train_and_export(Steps(*(getattr(components, name) for name in Steps._fields)))

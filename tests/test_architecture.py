@@ -46,13 +46,16 @@ SHARED_BY_STEPS = (
 JOB_ENGINE = (
     "components.train.describe",
     "components.train.run",
+    "components.train.step",
+    "components.train.tell.experiment_tracker",
     "components.train.tell.log_format",
     "components.train.tell.step_log",
 )
-"""What starts the replicas of a job and follows them. The workers of steps use it, and `deploy_model` watches its
-InferenceService with it."""
+"""What starts the replicas of a job and follows them. The workers of steps and `evaluate_language_model` use it, and
+`deploy_model` watches its InferenceService with it."""
 
 SHARED_ROOMS = (
+    "components.acceptance.",
     "components.external_services.",
     "components.summaries.",
     "components.model_formats.",
@@ -84,6 +87,7 @@ ROW_READERS = (
 row of a table as it would get it from the dataset that `prepare_data` makes of the table."""
 
 COMPONENTS_ROOMS = (
+    ("acceptance",),
     ("external_services",),
     ("summaries",),
     ("model_formats",),
@@ -94,6 +98,7 @@ COMPONENTS_ROOMS = (
     (
         "deploy_model",
         "evaluate",
+        "evaluate_language_model",
         "export_model",
         "fingerprint_source",
         "import_model",
@@ -103,7 +108,7 @@ COMPONENTS_ROOMS = (
     ),
     ("step_components",),
 )
-"""The rooms of components/ and its steps, and what makes the eight components. Each imports only itself and those
+"""The rooms of components/ and its steps, and what makes the nine components. Each imports only itself and those
 before it."""
 
 TRAIN = "components.train"
@@ -215,7 +220,7 @@ KUBERNETES_ROOMS = (
 """The rooms of the runner for clusters, in the order in which a job meets them, and the modules that connect them."""
 
 TRAINERS_LAYERS = (
-    ("programs", "training_parameters"),
+    ("programs",),
     ("runtime",),
     ("language_rows", "logged_values", "onnx_inputs", "resumed_network", "rows", "sync"),
     ("epochs",),
@@ -230,7 +235,7 @@ TRAINERS_LAYERS = (
         "torch_rows",
     ),
     ("hugging_face", "language_training"),
-    ("language_model",),
+    ("language_evaluation", "language_model"),
 )
 """The content of a train_specification, the runtime of every replica, and the trainers with their public modules."""
 
@@ -295,6 +300,7 @@ OPTIONAL_PACKAGES = {
 LATE_IMPORTS = {
     "components.evaluate.component": "kfp reads the signature where pipelines are written, without the step's packages",
     "components.deploy_model.component": "the same",
+    "components.evaluate_language_model.component": "the same",
     "components.export_model.component": "the same",
     "components.export_model.step": "the client of MLflow is needed only where MLFLOW_TRACKING_URI is set",
     "components.fingerprint_source.component": "the same",

@@ -113,6 +113,7 @@ def test_two_builds_of_a_commit_are_equal(repository, tmp_path, monkeypatch):
     steps = (
         "deploy_model",
         "evaluate",
+        "evaluate_language_model",
         "export_model",
         "fingerprint_source",
         "import_model",

@@ -17,7 +17,15 @@ pytestmark = pytest.mark.takes(6)
 
 ROOT = Path(__file__).parent.parent
 STEPS = {
-    "steps": ("prepare_data", "train", "export_model", "fingerprint_source", "deploy_model", "import_model"),
+    "steps": (
+        "prepare_data",
+        "train",
+        "export_model",
+        "fingerprint_source",
+        "deploy_model",
+        "import_model",
+        "evaluate_language_model",
+    ),
     "evaluate": ("evaluate", "predict"),
 }
 

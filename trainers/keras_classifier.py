@@ -26,6 +26,7 @@ from kfp_distributed.trainers.keras_training.keras_fit import (
 )
 from kfp_distributed.trainers.keras_training.keras_model import build_model, score
 from kfp_distributed.trainers.keras_training.keras_steps import EpochSteps, fit_from, follow_steps
+from kfp_distributed.trainers.programs.training_parameters import TrainingParameters
 from kfp_distributed.trainers.resumed_network import has_epochs_left, keep_scales
 from kfp_distributed.trainers.runtime.data_loading.epoch_steps import (
     Epoch,
@@ -43,7 +44,6 @@ from kfp_distributed.trainers.runtime.job_description import TRAINING_METRICS
 from kfp_distributed.trainers.runtime.outputs.epoch_metrics import record_epoch
 from kfp_distributed.trainers.runtime.outputs.tensorboard_logs import log_scalars
 from kfp_distributed.trainers.runtime.ranks.cluster import Cluster, read_cluster
-from kfp_distributed.trainers.training_parameters import TrainingParameters
 
 
 def keras_classifier(

@@ -25,6 +25,7 @@ from kfp_distributed.trainers.keras_training.keras_fit import (
 )
 from kfp_distributed.trainers.keras_training.keras_model import build_model, score
 from kfp_distributed.trainers.keras_training.keras_steps import EpochSteps, fit_from, follow_steps
+from kfp_distributed.trainers.programs.training_parameters import TrainingParameters
 from kfp_distributed.trainers.resumed_network import has_epochs_left, keep_scales
 from kfp_distributed.trainers.runtime.checkpoints import folder_uploads
 from kfp_distributed.trainers.runtime.data_loading.epoch_steps import (
@@ -41,7 +42,6 @@ from kfp_distributed.trainers.runtime.outputs.epoch_metrics import record_epoch
 from kfp_distributed.trainers.runtime.outputs.tensorboard_logs import log_scalars
 from kfp_distributed.trainers.runtime.ranks.cluster import check_size, is_elastic
 from kfp_distributed.trainers.runtime.workarounds.tensorflow_internals import leave_keras_unconverted
-from kfp_distributed.trainers.training_parameters import TrainingParameters
 
 leave_keras_unconverted()
 

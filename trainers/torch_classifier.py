@@ -8,10 +8,10 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from kfp_distributed.trainers.programs.training_parameters import TrainingParameters
 from kfp_distributed.trainers.runtime.workarounds.torch_internals import never_destroy
 from kfp_distributed.trainers.torch_training.torch_fit import Folders, Ranks, train_network
 from kfp_distributed.trainers.torch_training.torch_resume import load_checkpoint
-from kfp_distributed.trainers.training_parameters import TrainingParameters
 
 _LONGEST_WAIT = timedelta(minutes=5)
 """Timeout of one collective operation. Rank 0 may spend four minutes of it on storing a checkpoint while the object

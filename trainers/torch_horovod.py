@@ -6,11 +6,11 @@ from functools import partial
 import horovod.torch as hvd
 import torch
 
+from kfp_distributed.trainers.programs.training_parameters import TrainingParameters
 from kfp_distributed.trainers.runtime.ranks.cluster import check_size
 from kfp_distributed.trainers.torch_training.torch_fit import Folders, Ranks, train_network
 from kfp_distributed.trainers.torch_training.torch_network import Network
 from kfp_distributed.trainers.torch_training.torch_resume import load_checkpoint
-from kfp_distributed.trainers.training_parameters import TrainingParameters
 
 
 def torch_horovod(

@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
+from kfp_distributed.components.acceptance.new_rows import check_new_rows
+from kfp_distributed.components.acceptance.threshold import Threshold, Verdict
 from kfp_distributed.components.evaluate import classification, regression
 from kfp_distributed.components.evaluate.model_function import load_model_function
 from kfp_distributed.components.evaluate.pages.classification_report import evaluation_page
 from kfp_distributed.components.evaluate.pages.regression_report import regression_page
 from kfp_distributed.components.evaluate.scoring.classification_scores import Evaluation
 from kfp_distributed.components.evaluate.scoring.regression_scores import RegressionEvaluation
-from kfp_distributed.components.evaluate.scoring.threshold import Threshold, Verdict
 from kfp_distributed.components.evaluate.weights import check_weights
 from kfp_distributed.components.kfp_interface.artifacts import ClassificationMetricsArtifact, MetricsArtifact
 from kfp_distributed.reports.page import render_page
@@ -17,7 +18,6 @@ from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, w
 from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import ModelManifest, read_model_folder
 from kfp_distributed.storage.model_format import find_format, refuse_language_model
-from kfp_distributed.storage.provenance import find_contamination
 
 
 def run_evaluation(
@@ -96,7 +96,7 @@ def score_model(
     """
     trained = read_model_folder(model)
     manifest = align_with_model(manifest, trained)
-    warning = check_new_rows(manifest, trained, allow_training_rows)
+    warning = check_new_rows(manifest, trained.training_data, allow_training_rows)
     if warning:
         print(f"warning: {warning}", flush=True)
     width(manifest)  # Refuses columns without a form as numbers, before a model is loaded.
@@ -155,27 +155,3 @@ def align_with_model(dataset: DatasetManifest, model: ModelManifest) -> DatasetM
             f"the dataset is not of the kind that the model was trained on: {error}. Evaluate it on a split of the "
             "dataset it was trained with."
         ) from None
-
-
-def check_new_rows(dataset: DatasetManifest, model: ModelManifest, allow_training_rows: bool) -> str:
-    """Check that no row of a dataset has trained a model; return a warning, "" for none.
-
-    Args:
-        dataset: Manifest of the dataset.
-        model: Manifest of the model.
-        allow_training_rows: Whether such rows cause a warning instead of an error.
-
-    Raises:
-        ValueError: Rows have trained the model, and `allow_training_rows` is false.
-    """
-    reason = find_contamination(dataset, model.training_data)
-    if reason and not allow_training_rows:
-        raise ValueError(
-            f"{reason}: its scores would not say how the model performs on new rows. Evaluate the test_dataset of the "
-            "run of prepare_data that trained the model, or set allow_training_rows=True."
-        )
-    if reason:
-        return f"{reason}: the scores do not say how the model performs on new rows"
-    if model.training_data and all(model.training_data):
-        return ""
-    return "the model has no record of all rows that trained it. If they are in this dataset, scores are too high"

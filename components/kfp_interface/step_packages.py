@@ -12,12 +12,15 @@ _REPORTS = ("bokeh>=3.9,<4", "Jinja2>=3.1,<4")
 
 _IMAGES = ("pillow>=10.3,<14",)
 
+_JOB = ("numpy>=1.26,<3", *_KUBERNETES, *STORE, *_REPORTS)
+
 _MODELS = ("onnxruntime>=1.20,<2",)
 
 PACKAGES = {
     "prepare_data": (*_ARROW, *_KUBERNETES, *STORE, *_REPORTS, *_IMAGES),
     # Replicas install their own packages.
-    "train": ("numpy>=1.26,<3", *_KUBERNETES, *STORE, *_REPORTS),
+    "train": _JOB,
+    "evaluate_language_model": _JOB,
     "evaluate": (
         *TENSORFLOW,
         "onnx>=1.16,<2",

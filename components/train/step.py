@@ -79,12 +79,59 @@ def run_step(
         The outputs that are texts.
 
     Raises:
-        SystemExit: The training failed. The text has the last lines of the step's log: the cause and, if a job was
+        SystemExit: See `run_job`.
+    """
+    tracker = choose_tracker(os.environ, log)
+    outcome = run_job(
+        train_dataset=train_dataset,
+        validation_dataset=validation_dataset,
+        model=model,
+        report=report,
+        runner=runner,
+        cluster_configuration_secret=cluster_configuration_secret,
+        task_config=task_config,
+        tracker=tracker,
+        **fields,
+    )
+    model.metadata.update(framework=outcome.model.format, job=outcome.status.job)
+    if tracker.run_id:
+        model.metadata["mlflow_run_id"] = tracker.run_id  # `export_model` adds a link to this run.
+    log_metrics(metrics, outcome.model.metrics)
+    return Trained(model.uri, tracker.run_id)
+
+
+def run_job(
+    *,
+    train_dataset: Any,  # noqa: ANN401
+    model: Any,  # noqa: ANN401
+    report: Any,  # noqa: ANN401
+    runner: str,
+    tracker: ExperimentTracker,
+    validation_dataset: Any = None,  # noqa: ANN401
+    cluster_configuration_secret: str = "",
+    task_config: Any = None,  # noqa: ANN401
+    **fields: Any,  # noqa: ANN401
+) -> Outcome:
+    """Run the job of a step and write its report, also if it fails.
+
+    Args:
+        train_dataset: Dataset of the job, an artifact of KFP.
+        model: Artifact whose files the leader of the replicas writes.
+        report: HTML artifact.
+        runner: "auto", "kubernetes" or "local".
+        tracker: Gets the start and the end of the job.
+        validation_dataset: Validation dataset. Default: None.
+        cluster_configuration_secret: Name of the Secret of another cluster. Default: "", the step's own cluster.
+        task_config: TaskConfig of the KFP task, which is applied to pods. Default: None.
+        fields: The other fields of `Request`.
+
+    Raises:
+        SystemExit: The job failed. The text has the last lines of the step's log: the cause and, if a job was
             started, the location of its report. KFP shows nothing else of a failed step.
     """
     # A replica may print characters that the encoding of our output lacks. That must not end the training.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    tracker, records = choose_tracker(os.environ, log), Records(log)
+    records = Records(log)
     step_log = StepLog(print_entry, records.add)
 
     def finish(status: RunStatus, values: Metrics, page: str = "", cause: str = "") -> None:
@@ -120,11 +167,7 @@ def run_step(
         raise
     finally:
         finish("FAILED", {})  # Only the first call counts.
-    model.metadata.update(framework=outcome.model.format, job=outcome.status.job)
-    if tracker.run_id:
-        model.metadata["mlflow_run_id"] = tracker.run_id  # `export_model` adds a link to this run.
-    _log_metrics(metrics, outcome.model.metrics)
-    return Trained(model.uri, tracker.run_id)
+    return outcome
 
 
 def _request(
@@ -195,7 +238,13 @@ def _render_report(
         return f"<!DOCTYPE html><title>{escape(status.job)}</title><pre>{escape(cause or repr(error))}</pre>"
 
 
-def _log_metrics(metrics: Any, values: Mapping[str, Any]) -> None:  # noqa: ANN401
+def log_metrics(metrics: Any, values: Mapping[str, Any]) -> None:  # noqa: ANN401
+    """Log the metrics of a step that are finite numbers, and a warning for each of the others.
+
+    Args:
+        metrics: Metrics artifact.
+        values: The metrics by name.
+    """
     for measure, value in values.items():
         # KFP stores metrics as JSON, which has no NaN. An integer may be too large for a float.
         if isinstance(value, int | float) and abs(value) <= sys.float_info.max:

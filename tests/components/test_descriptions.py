@@ -18,6 +18,7 @@ NAMES = [
     "predict",
     "deploy_model",
     "import_model",
+    "evaluate_language_model",
     "train_and_export",
     "train_and_deploy",
 ]
@@ -30,6 +31,7 @@ STEPS = {
     "comp-deploy-if-good-enough",
     "comp-fingerprint-source",
     "comp-import-model",
+    "comp-evaluate-language-model",
 }
 
 

@@ -24,6 +24,7 @@ NAMES = [
     "predict",
     "deploy_model",
     "import_model",
+    "evaluate_language_model",
     "train_and_export",
     "train_and_deploy",
 ]

@@ -13,9 +13,9 @@ import reference
 from kfp import dsl
 from release import IMAGES
 
+from kfp_distributed.components.acceptance.threshold import DIRECTIONS
 from kfp_distributed.components.evaluate.scoring.classification_scores import Evaluation
 from kfp_distributed.components.evaluate.scoring.regression_scores import RegressionScores
-from kfp_distributed.components.evaluate.scoring.threshold import DIRECTIONS
 from kfp_distributed.components.prepare_data import split_parameter
 from kfp_distributed.components.prepare_data.report import data_warnings
 from kfp_distributed.components.prepare_data.scan.chunk_scan import MAXIMUM_DISTINCT

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from kfp_distributed.components.evaluate.scoring.threshold import DIRECTIONS, Threshold
+from kfp_distributed.components.acceptance.threshold import DIRECTIONS, Threshold
 from kfp_distributed.storage.dataset import Label
 
 CLASSES, NUMBER = Label("kind", ("no", "yes")), Label("price", (), "regression")

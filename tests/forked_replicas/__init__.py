@@ -42,6 +42,7 @@ _STEPS = (
     "deploy_model",
     "predict",
     "import_model",
+    "evaluate_language_model",
 )
 IMPORTED = (
     *_FORKED,

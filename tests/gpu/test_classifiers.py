@@ -41,7 +41,7 @@ def mirrored(train_dir: str, validation_dir: str, model_dir: str, checkpoint_dir
     import tensorflow as tf
 
     from kfp_distributed.trainers.keras_classifier import keras_classifier
-    from kfp_distributed.trainers.training_parameters import TrainingParameters
+    from kfp_distributed.trainers.programs.training_parameters import TrainingParameters
 
     gpus = tf.config.list_physical_devices("GPU")
     part = tf.config.LogicalDeviceConfiguration(memory_limit=2048 if gpus else None)

@@ -14,7 +14,7 @@ from kfp_distributed.trainers.epochs.best_epoch import (
     follow_epoch,
     resume_best,
 )
-from kfp_distributed.trainers.training_parameters import TrainingParameters
+from kfp_distributed.trainers.programs.training_parameters import TrainingParameters
 
 NAN = math.nan
 

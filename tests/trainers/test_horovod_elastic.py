@@ -115,7 +115,7 @@ FAULT = """
 def fit(train_dir, validation_dir, model_dir, checkpoint_dir, metrics_dir):
     import tensorflow as tf
     from kfp_distributed.trainers import keras_horovod as trainer
-    from kfp_distributed.trainers.training_parameters import TrainingParameters
+    from kfp_distributed.trainers.programs.training_parameters import TrainingParameters
 
     record = trainer.record_epoch
 

@@ -39,7 +39,7 @@ import json, os, sys
 import numpy as np
 import tensorflow as tf
 from kfp_distributed.trainers import keras_classifier as trainer
-from kfp_distributed.trainers.training_parameters import TrainingParameters
+from kfp_distributed.trainers.programs.training_parameters import TrainingParameters
 
 folders, trainings, devices = map(json.loads, sys.argv[1:])
 if devices > 1:

@@ -38,7 +38,7 @@ def test_a_table_is_learned_resumed_and_saved_with_its_preprocessing(folders, tm
     import tensorflow as tf
 
     from kfp_distributed.trainers.keras_classifier import keras_classifier
-    from kfp_distributed.trainers.training_parameters import TrainingParameters
+    from kfp_distributed.trainers.programs.training_parameters import TrainingParameters
 
     rows_before = current_usage().rows
     options = {"batch_size": 16, "learning_rate": 0.01, "hidden_units": [16]}

@@ -34,7 +34,7 @@ def resumed(trained, tmp_path, monkeypatch):
 
 def train(root, epochs, hidden_units=(16,), **parameters):
     from kfp_distributed.trainers.keras_classifier import keras_classifier
-    from kfp_distributed.trainers.training_parameters import TrainingParameters
+    from kfp_distributed.trainers.programs.training_parameters import TrainingParameters
 
     names = ("model_dir", "checkpoint_dir", "metrics_dir")
     shutil.rmtree(root / "model_dir", ignore_errors=True)

@@ -18,7 +18,7 @@ from kfp_distributed.trainers.programs.program import (
     parse_program,
 )
 from kfp_distributed.trainers.programs.signature import Parameter
-from kfp_distributed.trainers.training_parameters import TrainingParameters
+from kfp_distributed.trainers.programs.training_parameters import TrainingParameters
 
 SCALE = 3
 

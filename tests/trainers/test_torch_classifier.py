@@ -29,7 +29,7 @@ pytestmark = pytest.mark.takes(30)
 TRAIN = """
 import json, sys
 from kfp_distributed.trainers.torch_classifier import torch_classifier
-from kfp_distributed.trainers.training_parameters import TrainingParameters
+from kfp_distributed.trainers.programs.training_parameters import TrainingParameters
 folders, parameters = json.loads(sys.argv[1])
 torch_classifier(**folders, parameters=TrainingParameters(**parameters))
 """
@@ -43,7 +43,7 @@ import json, sys
 from datetime import timedelta
 from kfp_distributed.trainers import torch_classifier as trainer
 from kfp_distributed.trainers.runtime.lifecycle.fatal_errors import is_lost_peer
-from kfp_distributed.trainers.training_parameters import TrainingParameters
+from kfp_distributed.trainers.programs.training_parameters import TrainingParameters
 trainer._LONGEST_WAIT = timedelta(seconds=10)
 try:
     folders, parameters = json.loads(sys.argv[1])

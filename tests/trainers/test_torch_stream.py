@@ -25,7 +25,7 @@ OPTIONS = {"batch_size": 512, "seed": 3, "hidden_units": [16]}
 TRAIN = """
 import json, sys
 from kfp_distributed.trainers.torch_classifier import torch_classifier
-from kfp_distributed.trainers.training_parameters import TrainingParameters
+from kfp_distributed.trainers.programs.training_parameters import TrainingParameters
 folders, parameters = json.loads(sys.argv[1])
 torch_classifier(**folders, parameters=TrainingParameters(**parameters))
 """

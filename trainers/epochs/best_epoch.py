@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kfp_distributed.storage.dataset import Task
-from kfp_distributed.trainers.training_parameters import TrainingParameters
+from kfp_distributed.trainers.programs.training_parameters import TrainingParameters
 
 _MEASURES = {"classification": ("loss", "accuracy"), "regression": ("loss", "rmse")}
 """Metrics of an epoch by task. Those of the validation rows have the same names after "val_"."""

@@ -1,4 +1,4 @@
-"""The folder of the language model that is fine-tuned: fetched once for all ranks of a replica."""
+"""The folder of a language model, or of an adapter: fetched once for all ranks of a replica."""
 
 import fcntl
 import logging
@@ -39,7 +39,7 @@ _TRANSIENT = (429, 500, 502, 503, 504)
 _T = TypeVar("_T")
 
 
-def base_folder(address: str) -> Path:
+def base_folder(address: str, *, is_adapter: bool = False) -> Path:
     """Return the folder of a model in this replica. A model of a store or of the Hugging Face Hub is fetched into it.
 
     One rank of the replica fetches it, and the others wait. Of a model with a model.json, the files that it names are
@@ -47,9 +47,10 @@ def base_folder(address: str) -> Path:
 
     Args:
         address: A folder, an address of a store such as s3://bucket/model, or hf://OWNER/NAME@REVISION.
+        is_adapter: Whether it is that of an adapter, with its tokenizer. Default: false, of a complete model.
 
     Raises:
-        ValueError: There is no model, or a file is damaged or not complete.
+        ValueError: There is no such model, or a file is damaged or not complete.
         OSError: The Hub refuses a request, or does not serve for a long time.
         ModelIncomplete: Files of its model.json are missing.
         StorageError: The store fails.
@@ -57,9 +58,9 @@ def base_folder(address: str) -> Path:
     hub = parse_hub(address)
     if not (hub or is_in_store(address)):
         folder = Path(address)
-        _check(address, folder)
+        _check(address, folder, is_adapter)
         return folder
-    parent = Path(os.environ.get(REPLICA_FOLDER_VARIABLE, ""), "base_model")
+    parent = Path(os.environ.get(REPLICA_FOLDER_VARIABLE, ""), "adapter" if is_adapter else "base_model")
     parent.mkdir(exist_ok=True)
     folder = parent / "files"
     with (parent / "lock").open("w") as lock:
@@ -71,16 +72,19 @@ def base_folder(address: str) -> Path:
                 _download_from_hub(hub, folder)
             else:
                 _download(address, folder)
-            _check(address, folder)
+            _check(address, folder, is_adapter)
             size = sum(file.stat().st_size for file in folder.iterdir())
             print(f"fetched {size / (1 << 30):.2f} GiB in {time.monotonic() - begin:.0f} s", flush=True)
             (parent / _COMPLETE).touch()
     return folder
 
 
-def _check(address: str, folder: Path) -> None:
+def _check(address: str, folder: Path, is_adapter: bool) -> None:
     names = _names(folder)
-    check_files(address, names)
+    if not is_adapter:
+        check_files(address, names)
+    elif missing := {"adapter_config.json", "adapter_model.safetensors"} - {*names}:
+        raise ValueError(f"the adapter {address} has no {' and no '.join(sorted(missing))}: save it again")
     for name in names:
         check_weight_file(address, folder / name, names)
 

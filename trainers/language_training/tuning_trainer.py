@@ -56,7 +56,7 @@ def is_sharded(parameters: LanguageModelParameters, ranks: int) -> bool:
 
 
 def load_base(
-    folder: Path, chat_template: str, method: str, *, has_weights: bool = True
+    folder: Path, chat_template: str, method: str, *, has_weights: bool = True, tokenizer_folder: Path | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Return the model and the tokenizer of a folder. Nothing is downloaded, and no code of the folder runs.
 
@@ -67,13 +67,14 @@ def load_base(
         chat_template: Template in place of the tokenizer's; "" for the tokenizer's.
         method: The parameter of this name.
         has_weights: Whether the weights are read. Otherwise they have any values. Default: true.
+        tokenizer_folder: Folder of the tokenizer. Default: None, that of the model.
 
     Raises:
         ValueError: The weights are not those of the model that config.json describes.
     """
     kind = torch.bfloat16 if method != "full" and has_bfloat16() else torch.float32
     known = {"local_files_only": True, "trust_remote_code": False}
-    tokenizer = AutoTokenizer.from_pretrained(folder, **known)
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder or folder, **known)
     tokenizer.chat_template = chat_template or tokenizer.chat_template
     if has_weights:
         model = _read_model(folder, method, dtype=kind, **known)
@@ -146,11 +147,11 @@ def tuning_trainer(
         RuntimeError: The ranks do not reach each other.
         StorageError: The model cannot be fetched.
     """
-    arguments = _arguments(parameters, checkpoint_dir, ranks, evaluates=bool(validation))
+    arguments = tuning_arguments(parameters, checkpoint_dir, ranks, evaluates=bool(validation))
     check_ranks(arguments.device)
     arguments._n_gpu = min(1, arguments.n_gpu)  # With others, a rank would share its rows among them.
     if arguments.fsdp:
-        _let_shard(arguments, parameters.method)
+        let_shard(arguments, parameters.method)
     folder, has_weights = base_folder(parameters.base_model), not arguments.fsdp or arguments.process_index == 0
     if json.loads((folder / "config.json").read_text()).get("quantization_config") and (
         parameters.method != "lora" or parameters.export != "adapter" or arguments.fsdp
@@ -181,13 +182,17 @@ def tuning_trainer(
         if parameter.requires_grad:  # trl gives 16 bits to adapters of quantized models, in which small updates vanish.
             parameter.data = parameter.data.float()
     if arguments.fsdp:
-        _plan_sharding(trainer, model)
+        plan_sharding(trainer, model)
     check_tokens(trainer)
     return trainer
 
 
-def _plan_sharding(trainer: Tuning, model: PreTrainedModel) -> None:
+def plan_sharding(trainer: Tuning, model: PreTrainedModel) -> None:
     """Set which layers are sharded each by itself, and with which numbers.
+
+    Args:
+        trainer: The Trainer.
+        model: Its model without an adapter.
 
     Raises:
         ValueError: accelerate cannot shard the model.
@@ -204,9 +209,23 @@ def _plan_sharding(trainer: Tuning, model: PreTrainedModel) -> None:
         plugin.mixed_precision_policy = policy
 
 
-def _arguments(
-    parameters: LanguageModelParameters, checkpoint_dir: str, ranks: int, *, evaluates: bool
+def tuning_arguments(
+    parameters: LanguageModelParameters,
+    checkpoint_dir: str,
+    ranks: int,
+    *,
+    evaluates: bool,
+    mixes_precision: bool = True,
 ) -> TrainingArguments:
+    """Return the arguments of a Trainer.
+
+    Args:
+        parameters: The parameters.
+        checkpoint_dir: Folder of its checkpoints.
+        ranks: Number of ranks.
+        evaluates: Whether there are validation rows.
+        mixes_precision: Whether weights of 32 bits are computed with bfloat16 where a GPU can. Default: true.
+    """
     sharded = _SHARDED if is_sharded(parameters, ranks) else {}
     if sharded:  # It advises a checkpointing of activations that draws other dropout in the backward pass.
         logging.getLogger("transformers.training_args").setLevel(logging.ERROR)
@@ -233,7 +252,7 @@ def _arguments(
         logging_nan_inf_filter=False,
         report_to="none",
         seed=parameters.seed,
-        bf16=has_bfloat16(),
+        bf16=mixes_precision and has_bfloat16(),
         use_cpu=not on_gpu,
         ddp_backend=None if on_gpu or ranks == 1 else "gloo",  # accelerate prefers MPI on CPUs, and would train alone.
         ddp_find_unused_parameters=False,
@@ -243,8 +262,12 @@ def _arguments(
     )
 
 
-def _let_shard(arguments: TrainingArguments, method: str) -> None:
+def let_shard(arguments: TrainingArguments, method: str) -> None:
     """Let accelerate shard a model, before it is loaded.
+
+    Args:
+        arguments: Arguments of the Trainer, with fsdp.
+        method: The parameter of this name.
 
     Raises:
         ValueError: This PyTorch cannot.

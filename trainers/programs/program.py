@@ -8,9 +8,10 @@ from dataclasses import MISSING, dataclass, fields
 from importlib.resources import files
 from typing import Any, NoReturn
 
+from kfp_distributed.trainers.programs.evaluation_parameters import LanguageEvaluationParameters
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters, check_objective
 from kfp_distributed.trainers.programs.signature import Parameter, read_signature
-from kfp_distributed.trainers.training_parameters import TrainingParameters
+from kfp_distributed.trainers.programs.training_parameters import TrainingParameters
 
 TRAINERS = {
     "keras_classifier": ("Job", "TF"),
@@ -29,6 +30,17 @@ FOLDERS = ("train_dir", "validation_dir", "model_dir", "checkpoint_dir", "metric
 
 LANGUAGE_MODEL = "language_model"
 """The built-in trainer of language models. The others learn to predict a label."""
+
+LANGUAGE_EVALUATION = "language_evaluation"
+"""What runs in the job of `evaluate_language_model`: a program in the form of a trainer, which is offered nowhere."""
+
+OF_TEXTS = (LANGUAGE_MODEL, LANGUAGE_EVALUATION)
+"""Those of the built-in programs whose rows are texts, all of which each rank reads."""
+
+JOB_TYPES = {**TRAINERS, LANGUAGE_EVALUATION: TRAINERS[LANGUAGE_MODEL]}
+"""All built-in programs, and the types of job that each one supports."""
+
+_Parameters = type[TrainingParameters | LanguageModelParameters | LanguageEvaluationParameters]
 
 ROWS = ("download", "stream", "all")
 """How a function or command gets training rows: those of its rank as Parquet files ("download") or by `rows` while it
@@ -65,9 +77,16 @@ class Program:
         return self.kind == "trainer" and self.rows == "stream"
 
 
-def parameters_of(trainer: str) -> type[TrainingParameters | LanguageModelParameters]:
-    """Return the class of the parameters of a built-in trainer."""
+def parameters_of(trainer: str) -> _Parameters:
+    """Return the class of the parameters of a built-in program."""
+    if trainer == LANGUAGE_EVALUATION:
+        return LanguageEvaluationParameters
     return LanguageModelParameters if trainer == LANGUAGE_MODEL else TrainingParameters
+
+
+def parameters_name(program: str) -> str:
+    """Return what users call the parameters of a built-in program, for errors."""
+    return "evaluation_parameters" if program == LANGUAGE_EVALUATION else f"train_parameters of {program}"
 
 
 def _parameters_of(trainer: str) -> tuple[Parameter, ...]:
@@ -115,7 +134,7 @@ def parse_program(specification: Mapping[str, Any] | str) -> Program:
             _refuse("train_specification: command: a folder", f"{{{word}}}", ", ".join(FOLDERS))
         return Program(kind, name[0], command=tuple(name), others=Parameter("parameters"), rows=rows)
     if kind == "trainer":
-        if name not in TRAINERS:
+        if name not in JOB_TYPES:
             command = '; or a command, as a list of words such as ["python", "train.py"]'
             _refuse("train_specification: trainer", name, ", ".join(TRAINERS) + command * bool(re.search(r"\W", name)))
         source = (files("kfp_distributed.trainers") / f"{name}.py").read_text(encoding="utf-8")
@@ -126,7 +145,7 @@ def parse_program(specification: Mapping[str, Any] | str) -> Program:
     own = tuple(parameter for parameter in parameters if parameter.name not in FOLDERS)
     if kind == "trainer":
         assert [parameter.name for parameter in own] == ["parameters"], f"{name}() must have folders and parameters"
-        own, rows = _parameters_of(name), "all" if name == LANGUAGE_MODEL else "stream"
+        own, rows = _parameters_of(name), "all" if name in OF_TEXTS else "stream"
     return Program(kind, name, source, (), own, folders, others, rows)
 
 
@@ -162,7 +181,7 @@ def check_parameters(program: Program, parameters: Mapping[str, Any] | str | Non
         if program.kind == "trainer" and program.name == LANGUAGE_MODEL:
             check_objective(converted)
     except ValueError as error:
-        raise ValueError(f"train_parameters of {program.name}: {error}") from None
+        raise ValueError(f"{parameters_name(program.name)}: {error}") from None
     return converted
 
 
@@ -188,7 +207,7 @@ def _parameter(program: Program, name: str) -> Parameter:
     return _by_name(program).get(name) or Parameter(name, others.type if others else "")
 
 
-def _check_range(parameters: type[TrainingParameters | LanguageModelParameters], name: str, value: Any) -> None:  # noqa: ANN401
+def _check_range(parameters: _Parameters, name: str, value: Any) -> None:  # noqa: ANN401
     """Check that a number of a built-in trainer is in its range.
 
     Raises:

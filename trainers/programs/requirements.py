@@ -41,8 +41,9 @@ _IMAGES = {
     "torch_classifier": "pytorch",
     "torch_horovod": "horovod-pytorch",
     "language_model": "language-model",
+    "language_evaluation": "language-model",
 }
-"""Images, of those in images/, of the trainers that do not run in a stock image. Pip would install 7 GB of PyTorch."""
+"""Images, of those in images/, of what does not run in a stock image. Pip would install 7 GB of PyTorch."""
 
 # Inputs by the names of columns are added to the exported network.
 _ONNX = ("onnx>=1.16,<2",)

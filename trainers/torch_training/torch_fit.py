@@ -21,6 +21,7 @@ from kfp_distributed.trainers.epochs.best_epoch import choose_epoch
 from kfp_distributed.trainers.epochs.divergence import end_if_diverged
 from kfp_distributed.trainers.epochs.epoch_follower import EpochFollower
 from kfp_distributed.trainers.epochs.position import Position, plan_of_rows
+from kfp_distributed.trainers.programs.training_parameters import TrainingParameters
 from kfp_distributed.trainers.resumed_network import has_epochs_left, keep_scales
 from kfp_distributed.trainers.runtime.checkpoints.folder_uploads import flush
 from kfp_distributed.trainers.runtime.data_loading.epoch_steps import (
@@ -39,7 +40,6 @@ from kfp_distributed.trainers.runtime.monitoring.sampling import count_rows
 from kfp_distributed.trainers.runtime.outputs.epoch_metrics import record_epoch
 from kfp_distributed.trainers.torch_training.torch_network import Network, export_onnx
 from kfp_distributed.trainers.torch_training.torch_resume import TorchFollower, restore, save_checkpoint
-from kfp_distributed.trainers.training_parameters import TrainingParameters
 
 _ROWS_SECONDS = 240.0
 """Seconds for which a rank waits for rows while the object store is away. Its peers give up after five minutes

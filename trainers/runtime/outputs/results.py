@@ -17,6 +17,7 @@ from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.parallel import PARALLEL_REQUESTS, run_in_parallel
 from kfp_distributed.storage.provenance import with_training_data
 from kfp_distributed.storage.store import Store
+from kfp_distributed.trainers.programs.program import LANGUAGE_EVALUATION
 from kfp_distributed.trainers.runtime.checkpoints import folder_uploads
 from kfp_distributed.trainers.runtime.checkpoints.completeness import RenamedFiles, is_marked, is_written
 from kfp_distributed.trainers.runtime.checkpoints.snapshots import Snapshot, leave_out
@@ -141,7 +142,8 @@ def save_model(job: JobDescription, manifest: DatasetManifest, folder: Path, met
     model = ModelManifest(name, files, metrics, job.name, columns, label, trained, job.request, signature, base)
     store.write(MODEL_MANIFEST, model.to_json().encode())
     epoch = f" of epoch {metrics['epoch']:g}" if "epoch" in metrics else ""
-    print(f"model{epoch} saved to {job.model_uri}", flush=True)
+    what = "results" if job.program.get("trainer") == LANGUAGE_EVALUATION else "model"
+    print(f"{what}{epoch} saved to {job.model_uri}", flush=True)
 
 
 def await_evaluator(store: Store, epoch: float) -> None:

@@ -9,9 +9,9 @@ from kfp_distributed.storage.dataset import DatasetManifest, width
 from kfp_distributed.storage.provenance import find_contamination, training_data
 from kfp_distributed.trainers.epochs.best_epoch import choose_epoch
 from kfp_distributed.trainers.language_rows import are_preferences, check_language_rows
-from kfp_distributed.trainers.programs.program import LANGUAGE_MODEL
+from kfp_distributed.trainers.programs.program import LANGUAGE_MODEL, OF_TEXTS, parameters_name
+from kfp_distributed.trainers.programs.training_parameters import TrainingParameters
 from kfp_distributed.trainers.runtime.data_loading.target import weights_of_classes
-from kfp_distributed.trainers.training_parameters import TrainingParameters
 
 
 def check_datasets(train: DatasetManifest, validation: DatasetManifest | None, ranks: int) -> list[str]:
@@ -92,15 +92,17 @@ def check_trainable(
             `language_model`, it has no rows for language models, not those of the objective, or not the tokens whose
             loss is to count.
     """
-    if trainer == LANGUAGE_MODEL:
-        for name, manifest in (("train_dataset", train), ("validation_dataset", validation)):
+    if trainer in OF_TEXTS:
+        own = "train_dataset" if trainer == LANGUAGE_MODEL else "dataset"
+        for name, manifest in ((own, train), ("validation_dataset", validation)):
             try:
                 if manifest:
                     check_language_rows(manifest)
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
-        _check_objective(train, parameters.get("objective", "sft"))
-        _check_loss_on(train, parameters.get("loss_on", "auto"))
+        if trainer == LANGUAGE_MODEL:
+            _check_objective(train, parameters.get("objective", "sft"))
+        _check_loss_on(train, trainer, parameters.get("loss_on", "auto"))
         return
     if train.label.task == "none":
         raise ValueError(
@@ -136,15 +138,15 @@ def _check_objective(train: DatasetManifest, objective: str) -> None:
     )
 
 
-def _check_loss_on(train: DatasetManifest, loss_on: str) -> None:
-    names = {column.name for column in train.columns}
+def _check_loss_on(rows: DatasetManifest, program: str, loss_on: str) -> None:
+    names = {column.name for column in rows.columns}
     has_messages = bool({"messages", "conversations"} & names)
-    has_completions = are_preferences(train) or (
+    has_completions = are_preferences(rows) or (
         not has_messages and ({"prompt", "completion"} <= names or {"instruction", "output"} <= names)
     )
     allowed = ["auto", *["completion"] * has_completions, *["assistant"] * has_messages, "all"]
     if loss_on not in allowed:
         raise ValueError(
-            f"train_parameters of {LANGUAGE_MODEL}: loss_on is {loss_on!r}, and train_dataset has the columns "
+            f"{parameters_name(program)}: loss_on is {loss_on!r}, and the dataset has the columns "
             f"{', '.join(sorted(names))}; allowed for them: {', '.join(allowed)}"
         )

@@ -29,11 +29,15 @@ from kfp_distributed.trainers.programs.chat_template import check_chat_template
 from kfp_distributed.trainers.programs.language_parameters import micro_batches
 from kfp_distributed.trainers.programs.program import (
     ELASTIC,
+    JOB_TYPES,
+    LANGUAGE_EVALUATION,
     LANGUAGE_MODEL,
+    OF_TEXTS,
     TRAINERS,
     Program,
     check_batch,
     check_parameters,
+    parameters_name,
     parse_program,
 )
 from kfp_distributed.trainers.runtime.job_description import JobDescription
@@ -103,11 +107,13 @@ def plan_job(request: Request) -> TrainingJob:
     trainer = program.name if program.kind == "trainer" else ""
     if trainer:
         check_trainable(train, trainer, parameters, validation)
-    note = ""
+    note, warnings = "", list[str]()
+    if trainer in OF_TEXTS:
+        _check_model_and_template(trainer, parameters)
     if trainer == LANGUAGE_MODEL:
-        _check_model_and_template(parameters["base_model"], parameters.get("chat_template", ""))
         parameters, note = _plan_memory(parameters, ranks, specification)
-    warnings = check_datasets(train, validation, 1 if program.rows == "all" else ranks)
+    if trainer != LANGUAGE_EVALUATION:
+        warnings = check_datasets(train, validation, 1 if program.rows == "all" else ranks)
     if program.reads_store:
         check_choice(parameters, trainer, train, validation)
     name = request.job_name
@@ -141,17 +147,17 @@ def _check_distribution(program: Program, specification: DistributionSpecificati
     Raises:
         ValueError: The program does not support it.
     """
-    types = TRAINERS[program.name] if program.kind == "trainer" else ()
+    types = JOB_TYPES[program.name] if program.kind == "trainer" else ()
     if types and specification.distribution_type not in types:
         others = " or ".join(name for name, kinds in TRAINERS.items() if specification.distribution_type in kinds)
         raise ValueError(
-            f"distribution_type = {specification.distribution_type!r}: {program.name} is for {', '.join(types)}; "
-            f"choose {others}"
+            f"distribution_type = {specification.distribution_type!r}: {program.name} is for {', '.join(types)}"
+            + f"; choose {others}" * (program.name in TRAINERS)
         )
     if types and specification.min_workers and program.name not in ELASTIC:
         raise ValueError(f"min_workers = {specification.min_workers}: {program.name} is not elastic; remove it")
     gpus, slots = specification.worker_gpus, specification.slots_per_worker
-    if types and program.name == LANGUAGE_MODEL and gpus not in (0, slots):
+    if types and program.name in OF_TEXTS and gpus not in (0, slots):
         raise ValueError(
             f"worker_gpus = {gpus}: {program.name} uses a GPU for each rank, and a replica has {slots}; "
             f'set worker_gpus to {slots}, or "distribution_type": "PyTorch" without slots_per_worker, so that '
@@ -172,11 +178,13 @@ def _check_batch(
 ) -> None:
     """Check that an update of a built-in trainer has a row for each rank, and that `language_model` can divide it.
 
+    An evaluation has no updates.
+
     Raises:
         ValueError: It has not, or cannot.
     """
     # With parameter servers, an update belongs to one worker.
-    if program.kind != "trainer" or specification.number_of_parameter_servers:
+    if program.kind != "trainer" or specification.number_of_parameter_servers or program.name == LANGUAGE_EVALUATION:
         return
     # A process of keras_classifier uses all of its GPUs. In the other trainers, each rank uses one.
     devices = max(1, specification.worker_gpus) if program.name == "keras_classifier" else 1
@@ -189,15 +197,16 @@ def _check_batch(
         raise ValueError(f"train_parameters of {program.name}: {error}") from None
 
 
-def _check_model_and_template(address: str, template: str) -> None:
-    """Check a chat template, and that a model can be fetched: one of a store is there, and a folder is a full path.
+def _check_model_and_template(program: str, parameters: Mapping[str, Any]) -> None:
+    """Check the chat template, and that the model can be fetched: one of a store is there, and a folder is a full path.
 
     Raises:
         ValueError: They are not so.
         StorageError: The store cannot be read.
     """
+    address = parameters["base_model"]
     try:
-        check_chat_template(template)
+        check_chat_template(parameters.get("chat_template", ""))
         if is_in_store(address):
             check_files(address, [file.path for file in stored_files(open_store(address))])
         elif not parse_hub(address) and not Path(address).is_absolute():
@@ -206,7 +215,7 @@ def _check_model_and_template(address: str, template: str) -> None:
                 f"hf://OWNER/NAME@REVISION, and the full path of a folder of each replica{hub_hint(address)}"
             )
     except (ModelIncomplete, ValueError) as error:
-        raise ValueError(f"train_parameters of {LANGUAGE_MODEL}: {error}") from None
+        raise ValueError(f"{parameters_name(program)}: {error}") from None
 
 
 def _plan_memory(

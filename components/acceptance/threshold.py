@@ -24,6 +24,9 @@ DIRECTIONS: Mapping[Task, Mapping[str, Direction]] = {
 }
 """The metrics of each task that a bound can be set for. The first one of a task is its default."""
 
+OF_TEXTS: Mapping[str, Direction] = {"loss": "at most", "perplexity": "at most", "exact_match": "at least"}
+"""The same of language models."""
+
 
 class Verdict(NamedTuple):
     """Whether a model is good enough.
@@ -66,16 +69,28 @@ class Threshold:
         """
         directions = DIRECTIONS[label.task]
         of_classes = {f"{score}_{name}" for score in ("precision", "recall") for name in label.classes}
+        classes = ", precision_CLASS and recall_CLASS of each class" if label.classes else ""
+        if metric in of_classes:
+            directions = {**directions, metric: "at least"}
+        return cls._of(directions, metric, bound, f"the task {label.task!r} (label {label.name!r})", classes)
+
+    @classmethod
+    def of_texts(cls, metric: str = "", bound: float | None = None) -> "Threshold":
+        """Return the threshold for a language model. See `of_label`; the metrics are those of OF_TEXTS."""
+        return cls._of(OF_TEXTS, metric, bound, "language models")
+
+    @classmethod
+    def _of(
+        cls, directions: Mapping[str, Direction], metric: str, bound: float | None, what: str, others: str = ""
+    ) -> "Threshold":
         metric = metric or next(iter(directions))
-        if metric not in directions and metric not in of_classes:
-            classes = ", precision_CLASS and recall_CLASS of each class" if label.classes else ""
+        if metric not in directions:
             raise ValueError(
-                f"metric {metric!r} is not a metric of the task {label.task!r} (label {label.name!r}): allowed are "
-                f"{', '.join(directions)}{classes}"
+                f"metric {metric!r} is not a metric of {what}: allowed are {', '.join(directions)}{others}"
             )
         if bound is not None and not math.isfinite(bound):
             raise ValueError(f"bound {bound} is not finite: set a number, or None for no bound")
-        return cls(metric, directions.get(metric, "at least"), bound)
+        return cls(metric, directions[metric], bound)
 
     def judge(self, values: Mapping[str, float]) -> Verdict:
         """Compare the value of the metric with the bound.
@@ -87,7 +102,7 @@ class Threshold:
             ValueError: The metric is not defined for the dataset.
         """
         if self.metric not in values:
-            defined = [name for name in values if any(name in names for names in DIRECTIONS.values())]
+            defined = [name for name in values if any(name in names for names in (*DIRECTIONS.values(), OF_TEXTS))]
             raise ValueError(
                 f"the metric {self.metric!r} is undefined for the rows of this dataset: pass another one as `metric`, "
                 f"such as {', '.join(defined)}, or evaluate more rows"

@@ -1,0 +1,108 @@
+"""Runs the step `evaluate_language_model` on the artifacts of KFP."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from kfp_distributed.components.acceptance.new_rows import check_new_rows
+from kfp_distributed.components.acceptance.threshold import Threshold, Verdict
+from kfp_distributed.components.evaluate_language_model.scored_model import read_model
+from kfp_distributed.components.evaluate_language_model.scores_page import scores_page
+from kfp_distributed.components.kfp_interface.artifacts import Artifact, MetricsArtifact
+from kfp_distributed.components.model_versions.aliases import resolve
+from kfp_distributed.components.train.step import log_metrics, run_job
+from kfp_distributed.components.train.tell.experiment_tracker import ExperimentTracker
+from kfp_distributed.components.train.tell.log_format import log
+from kfp_distributed.reports.page import render_page
+from kfp_distributed.storage.dataset import DatasetManifest
+from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.kubeflow.placeholders import refuse_placeholders
+from kfp_distributed.storage.model import ModelIncomplete
+from kfp_distributed.storage.opener import open_store
+from kfp_distributed.storage.shards import fetch_manifest
+from kfp_distributed.trainers.programs.base_model import is_in_store
+from kfp_distributed.trainers.programs.evaluation_parameters import LanguageEvaluationParameters
+from kfp_distributed.trainers.programs.program import LANGUAGE_EVALUATION
+from kfp_distributed.trainers.runtime.job_description import STORE_SECONDS
+from kfp_distributed.trainers.runtime.outputs.language_scores import ANSWERS, SCORES, parse_scores
+
+_OF_MODEL = ("base_model", "adapter", "sha256")
+"""Parameters of the job that the model decides."""
+
+
+def run_step(
+    *,
+    dataset: Artifact,
+    model_uri: str,
+    evaluation: Artifact,
+    metrics: MetricsArtifact,
+    report: Artifact,
+    metric: str,
+    bound: float | None,
+    allow_training_rows: bool,
+    evaluation_parameters: Mapping[str, Any],
+    image: str,
+    **job: Any,  # noqa: ANN401  (checked by run_job)
+) -> Verdict:
+    """Evaluate a language model and return score and is_good_enough; the parameters are those of the component.
+
+    Raises:
+        SystemExit: The model cannot be evaluated. The message is the last line of the step's log, because KFP shows an
+            error nowhere else.
+    """
+    try:
+        refuse_placeholders({"model_uri": model_uri, "metric": metric, "image": image})
+        threshold = Threshold.of_texts(metric, bound)
+        _check_parameters(evaluation_parameters, threshold)
+        manifest = _dataset(dataset)
+        model = read_model(resolve(model_uri) if is_in_store(model_uri) else model_uri)
+        warning = check_new_rows(manifest, model.training_data, allow_training_rows)
+    except (ValueError, OSError, StorageError, ModelIncomplete) as error:
+        raise SystemExit(f"\n{type(error).__name__}: {error}") from None
+    if warning:
+        log("WARNING", warning)
+    run_job(
+        train_dataset=dataset,
+        model=evaluation,
+        report=report,
+        tracker=ExperimentTracker(),
+        train_specification={"trainer": LANGUAGE_EVALUATION, **({"image": image} if image else {})},
+        train_parameters={**evaluation_parameters, **model.parameters},
+        **job,
+    )
+    try:
+        folder = open_store(
+            evaluation.path if Path(evaluation.path, SCORES).exists() else evaluation.uri, retry_seconds=STORE_SECONDS
+        )
+        scores, answers = parse_scores(folder.read(SCORES), folder.read(ANSWERS))
+        verdict = threshold.judge(scores)
+    except (ValueError, OSError, StorageError) as error:
+        raise SystemExit(f"\n{type(error).__name__}: {error}") from None
+    page = scores_page(model_uri, manifest, scores, answers, warning)
+    Path(report.path).write_text(render_page("evaluate_language_model.html", page), encoding="utf-8")
+    log_metrics(metrics, scores)
+    evaluation.metadata.update(model_uri=model_uri)
+    print(threshold.describe(verdict), flush=True)
+    return verdict
+
+
+def _check_parameters(parameters: Mapping[str, Any], threshold: Threshold) -> None:
+    """Check the names of parameters. `plan_job` checks the values.
+
+    Raises:
+        ValueError: One is unknown, or there are no answers to judge by.
+    """
+    allowed = [field.name for field in fields(LanguageEvaluationParameters) if field.name not in _OF_MODEL]
+    for name in parameters:
+        if name not in allowed:
+            raise ValueError(f"evaluation_parameters has no {name!r}; allowed are {', '.join(allowed)}")
+    if threshold.metric == "exact_match" and parameters.get("answers") in (0, "0"):
+        raise ValueError('metric is "exact_match", and answers is 0: set answers to the number of prompts to answer')
+
+
+def _dataset(dataset: Artifact) -> DatasetManifest:
+    manifest = fetch_manifest(dataset.path if Path(dataset.path).is_dir() else dataset.uri)
+    if not manifest.rows:
+        raise ValueError(f"split {manifest.split!r} of the dataset has no rows: raise its fraction in prepare_data")
+    return manifest

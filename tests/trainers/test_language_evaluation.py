@@ -1,0 +1,201 @@
+"""The evaluation of a language model by a job: its scores, whatever the ranks are, its answers, and what is refused."""
+
+import json
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import make_tiny_llama
+import pytest
+from environments import environment
+from forked_replicas import forked
+from step_lines import into
+
+from kfp_distributed.components import evaluate_language_model, prepare_data
+from kfp_distributed.components.evaluate_language_model.scored_model import read_model
+from kfp_distributed.components.train.run.launch import launch
+from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.training_request.request import Request
+from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
+from kfp_distributed.trainers import train_specification
+
+pytestmark = pytest.mark.takes(25)
+
+TASK = "s3://b/chats/4f5b0b1c-5a1c-4a6e-9d4c-6c0f2f7f3a11/score/11111111-aaaa-4bbb-8ccc-{:012d}/evaluation"
+COLOURS = ["r", "g"]
+"""Of one token, because the tiny model learns no end of an answer."""
+TWO_RANKS = {"distribution_type": "PyTorch", "number_of_workers": 1}
+
+
+def conversation(number):
+    said = [("user", f"{number}: say a colour"), ("assistant", COLOURS[bool(number % 4)])]
+    return {"messages": [{"role": role, "content": content} for role, content in said]}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Folder with the splits of conversations, with tiny-llama, and with a model that was trained for a short time."""
+    folder = tmp_path_factory.mktemp("chats")
+    rows = [json.dumps(conversation(number)) for number in range(60)]
+    (folder / "chats.jsonl").write_text("\n".join(rows))
+    (folder / "texts.csv").write_text("message,team\n" + "".join(f'"{row[:60]}",x\n' for row in map(repr, rows)))
+    names = ("train_dataset", "validation_dataset", "test_dataset", "overview")
+    outputs = {name: SimpleNamespace(path=str(folder / name), uri=str(folder / name), metadata={}) for name in names}
+    prepare_data.python_func(
+        **outputs, source=str(folder / "chats.jsonl"), split={"validation_fraction": 0.1, "test_fraction": 0.2}
+    )
+    program = [make_tiny_llama.__file__, folder / "texts.csv", folder / "tiny-llama"]
+    subprocess.run(forked(environment("torch2"), *program), check=True)
+    request = Request(
+        train_uri=str(folder / "train_dataset"),
+        model_uri=str(folder / "model"),
+        checkpoint_uri=str(folder / "checkpoints"),
+        train_specification=train_specification("language_model"),
+        train_parameters={
+            "base_model": str(folder / "tiny-llama"),
+            "batch_size": 16,
+            "learning_rate": 2e-2,
+            "epochs": 30,
+            "export": "both",
+            "loss_on": "assistant",
+        },
+        identity=("chats",),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KFP_DISTRIBUTED_LANGUAGE_MODEL_PYTHON", str(environment("torch2")))
+        launch(request, LocalRunner(), into([]))
+    return folder
+
+
+@pytest.fixture
+def evaluate(folder, tmp_path, monkeypatch):
+    """A function that evaluates, and returns the verdict, the metrics, the answers, and the report."""
+    monkeypatch.setenv("KFP_DISTRIBUTED_LANGUAGE_MODEL_PYTHON", str(environment("torch2")))
+    count = iter(range(100))
+
+    def run(model, dataset="test_dataset", parameters=None, **inputs):
+        place, logged = tmp_path / str(number := next(count)), {}
+        artifacts = {
+            name: SimpleNamespace(
+                path=str(place / name), uri=TASK.format(number), metadata={}, log_metric=logged.__setitem__
+            )
+            for name in ("evaluation", "metrics", "report")
+        }
+        place.mkdir()
+        verdict = evaluate_language_model.python_func(
+            dataset=SimpleNamespace(path=str(folder / dataset), uri=""),
+            model_uri=str(model),
+            **artifacts,
+            evaluation_parameters={"loss_on": "assistant", "answer_tokens": 3, **(parameters or {})},
+            runner="local",
+            **inputs,
+        )
+        lines = (place / "evaluation" / "answers.jsonl").read_text().splitlines()
+        return verdict, logged, [json.loads(line) for line in lines], (place / "report").read_text()
+
+    return run
+
+
+LOSS = """
+import json, sys, torch
+from pathlib import Path
+from peft import AutoPeftModelForCausalLM
+from transformers import AutoTokenizer
+from kfp_distributed.trainers.language_rows import language_rows
+folder, base, rows = sys.argv[1:]
+file = Path(folder, "adapter_config.json")
+file.write_text(json.dumps(json.loads(file.read_text()) | {"base_model_name_or_path": base}))
+model, tokenizer = AutoPeftModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+total = tokens = 0
+for row in language_rows(rows):
+    texts = [tokenizer.apply_chat_template(row["messages"][:count], add_generation_prompt=count == 1, tokenize=False)
+             for count in (1, 2)]
+    prompt, whole = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts)
+    end = len(tokenizer(texts[1].rstrip(), add_special_tokens=False)["input_ids"])
+    labels = torch.tensor(whole)
+    labels[:len(prompt)], labels[end:] = -100, -100
+    count = int((labels[1:] >= 0).sum())
+    loss = model(torch.tensor([whole]), labels=labels[None]).loss.item()
+    total, tokens = total + loss * count, tokens + count
+print(json.dumps([total / tokens, tokens]))
+"""
+
+
+def test_the_loss_is_that_of_each_token_of_the_answers(folder, evaluate, library_archive):
+    copied = folder / "copied"
+    subprocess.run(["cp", "-r", folder / "model", copied], check=True)
+    program = forked(environment("torch2"), "-c", LOSS, copied, folder / "tiny-llama", folder / "test_dataset")
+    process = subprocess.run(
+        program, check=True, capture_output=True, text=True, env={"PYTHONPATH": str(library_archive)}
+    )
+    loss, tokens = json.loads(process.stdout.splitlines()[-1])
+    verdict, metrics, answers, report = evaluate(folder / "model", metric="loss", bound=loss + 1e-3)
+    assert metrics["loss"] == pytest.approx(loss, rel=1e-5)
+    assert (metrics["tokens"], metrics["rows"], metrics["prompts"]) == (tokens, 12, 12)
+    assert verdict == (metrics["loss"], True)
+    assert metrics["exact_match"] == sum(answer["is_exact"] for answer in answers) / 12
+    assert all(answer["is_exact"] == (answer["answer"] == answer["reference"]) for answer in answers)
+    assert {answer["reference"] for answer in answers} <= {*COLOURS}
+    assert metrics["exact_match"] > 0
+    assert answers[0]["prompt"] in report
+
+
+@pytest.mark.parametrize("sharding", ["none", "fsdp"])
+def test_ranks_and_sharding_change_nothing(folder, evaluate, sharding):
+    """The ranks have different numbers of rows and prompts. One evaluates the adapter, the other the merged model."""
+    adapter = folder / "adapter"
+    if not adapter.exists():
+        subprocess.run(["cp", "-r", folder / "model", adapter], check=True)
+        manifest = ModelManifest.from_json((adapter / MODEL_MANIFEST).read_text())
+        files = tuple(file for file in manifest.files if not file.path.startswith("merged/"))
+        described = json.loads(manifest.to_json()) | {"base": {**manifest.base, "kind": "adapter"}}
+        described["files"] = [entry for entry in described["files"] if entry["path"] in {file.path for file in files}]
+        (adapter / MODEL_MANIFEST).write_text(json.dumps(described))
+    _, expected, answers, _ = evaluate(folder / "model", parameters={"answers": 7})
+    parameters = {"answers": 7, "batch_size": 3, "sharding": sharding}
+    _, found, texts, _ = evaluate(adapter, parameters=parameters, distribution_specification=TWO_RANKS)
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert texts == answers
+
+
+@pytest.mark.parametrize(
+    ("inputs", "refused"),
+    [
+        ({"dataset": "train_dataset"}, "shards of the dataset trained the model"),
+        ({"parameters": {"answer": 5}}, "evaluation_parameters has no 'answer'; allowed are batch_size, max_length"),
+        ({"parameters": {"base_model": "x"}}, "evaluation_parameters has no 'base_model'"),
+        ({"parameters": {"batch_size": 0}}, "evaluation_parameters: batch_size is 0; allowed is more than 0"),
+        ({"parameters": {"loss_on": "completion"}}, "evaluation_parameters: loss_on is 'completion', and the dataset"),
+        ({"parameters": {"answers": 0}, "metric": "exact_match"}, "answers is 0"),
+        ({"metric": "accuracy"}, "is not a metric of language models: allowed are loss, perplexity, exact_match"),
+        ({"model": "/nowhere/model"}, "/nowhere/model"),
+        ({"model": "owner/name"}, "write hf://owner/name@REVISION"),
+        ({"distribution_specification": {"distribution_type": "TF"}}, "language_evaluation is for Job, PyTorch"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused(folder, evaluate, inputs, refused):
+    with pytest.raises(SystemExit, match=refused):
+        evaluate(**{"model": folder / "model", **inputs})
+
+
+def test_rows_that_trained_the_base_model_are_refused(folder, evaluate, tmp_path):
+    base = json.loads((folder / "model" / MODEL_MANIFEST).read_text())
+    for name, address in (("first", "hf://owner/name@main"), ("second", f"file://{tmp_path}/first")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+        described = {**base, "base": {"kind": "merged", "base_model": address, "sha256": ""}}
+        described["files"] = [{"path": "config.json", "size": 2, "sha256": ""}]
+        described["training_data"] = base["training_data"] if name == "first" else []
+        (tmp_path / name / MODEL_MANIFEST).write_text(json.dumps(described))
+    assert read_model(str(tmp_path / "second")).training_data == tuple(base["training_data"])
+    with pytest.raises(SystemExit, match="trained the model"):
+        evaluate(tmp_path / "second", dataset="train_dataset")
+
+
+def test_an_adapter_of_another_base_model_is_refused(folder, evaluate, tmp_path):
+    adapter = Path(subprocess.run(["cp", "-r", folder / "model", tmp_path / "m"], check=True) and tmp_path / "m")
+    described = json.loads((adapter / MODEL_MANIFEST).read_text())
+    described["base"] |= {"kind": "adapter", "sha256": "0" * 64}
+    (adapter / MODEL_MANIFEST).write_text(json.dumps(described))
+    with pytest.raises(SystemExit, match="its adapter was trained with one that has 0000"):
+        evaluate(adapter)

@@ -1,0 +1,86 @@
+"""The Trainer that prepares the rows of an evaluation, and its model, which may be divided among ranks."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from accelerate.utils.fsdp_utils import fsdp2_prepare_model
+from peft import PeftModel
+from transformers import PreTrainedModel
+
+from kfp_distributed.trainers.language_training.base_folder import base_folder, content_hash
+from kfp_distributed.trainers.language_training.objectives import SupervisedTuning, Tuning
+from kfp_distributed.trainers.language_training.rank_checks import check_ranks
+from kfp_distributed.trainers.language_training.tokenizer_checks import check_tokens, template_errors
+from kfp_distributed.trainers.language_training.tuning_rows import tuning_rows
+from kfp_distributed.trainers.language_training.tuning_trainer import (
+    let_shard,
+    load_base,
+    plan_sharding,
+    tuning_arguments,
+)
+from kfp_distributed.trainers.programs.evaluation_parameters import LanguageEvaluationParameters
+from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
+
+
+def evaluation_trainer(
+    parameters: LanguageEvaluationParameters, rows: Sequence[dict[str, Any]], folder: str, ranks: int
+) -> tuple[Tuning, PreTrainedModel]:
+    """Return a Trainer whose training rows are those of an evaluation, and the model on the device of this rank.
+
+    Args:
+        parameters: The parameters.
+        rows: All rows, in each rank, as `language_rows` returns them.
+        folder: Folder for files of the Trainer, of which it writes none.
+        ranks: Number of ranks.
+
+    Raises:
+        ValueError: There is no model, or it, the rows and the parameters do not fit.
+        RuntimeError: The ranks do not reach each other.
+        StorageError: The model cannot be fetched.
+    """
+    tuning = LanguageModelParameters(
+        parameters.base_model,
+        batch_size=parameters.batch_size * ranks,
+        micro_batch_size=parameters.batch_size,
+        max_length=parameters.max_length,
+        loss_on=parameters.loss_on,
+        activation_checkpointing=False,
+        sharding=parameters.sharding,
+    )
+    arguments = tuning_arguments(tuning, folder, ranks, evaluates=False, mixes_precision=False)
+    check_ranks(arguments.device)
+    arguments._n_gpu = min(1, arguments.n_gpu)
+    if arguments.fsdp:
+        let_shard(arguments, tuning.method)
+    model, tokenizer = _load(parameters, has_weights=not arguments.fsdp or arguments.process_index == 0)
+    with template_errors(tokenizer, rows[0], parameters.loss_on):
+        trainer = SupervisedTuning(
+            model, args=arguments, train_dataset=tuning_rows(_with_completions(rows), "sft"), processing_class=tokenizer
+        )
+    check_tokens(trainer)
+    if arguments.fsdp:
+        plan_sharding(trainer, model.get_base_model() if parameters.adapter else model)
+        # FSDP takes other precisions, such as that of routers, for parameters that are not trained alone.
+        return trainer, fsdp2_prepare_model(trainer.accelerator, model.requires_grad_(False)).eval()
+    return trainer, model.to(arguments.device).eval()
+
+
+def _load(parameters: LanguageEvaluationParameters, *, has_weights: bool) -> tuple[Any, Any]:
+    folder = base_folder(parameters.base_model)
+    if parameters.sha256 and (found := content_hash(folder)) != parameters.sha256:
+        raise ValueError(
+            f"the model {parameters.base_model} has the SHA-256 {found}, and its adapter was trained with one that has "
+            f"{parameters.sha256}: store that model again"
+        )
+    adapter = base_folder(parameters.adapter, is_adapter=True) if parameters.adapter else None
+    model, tokenizer = load_base(
+        folder, parameters.chat_template, "lora", has_weights=has_weights, tokenizer_folder=adapter
+    )
+    if adapter:  # With the precision of the model, as FSDP needs it, and as the training computes it.
+        model = PeftModel.from_pretrained(model, adapter, autocast_adapter_dtype=False)
+    return model, tokenizer
+
+
+def _with_completions(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows of preferences with the chosen answer as the completion, others as they are."""
+    return [{**row, "completion": row["chosen"]} if "chosen" in row else row for row in rows]

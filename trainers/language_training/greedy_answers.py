@@ -1,0 +1,79 @@
+"""Answers of language models to prompts, without chance."""
+
+from collections.abc import Sequence
+
+import torch
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from kfp_distributed.trainers.language_training.held_out_prompts import HeldOutPrompt
+
+
+class GreedyAnswers:
+    """Asks models prompts. It calls no collectives if the models are not divided among ranks."""
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, max_length: int, new_tokens: int, *, are_divided: bool = False
+    ) -> None:
+        """Set the lengths.
+
+        Args:
+            tokenizer: Tokenizer of the models. It is not changed, because it may be saved with one.
+            max_length: Tokens of a prompt with its answer, at most. Of a longer prompt, the last tokens are taken.
+            new_tokens: Tokens of an answer, at most, and at most half of max_length.
+            are_divided: Whether the models are divided among ranks, which then all ask equally often. Default: false.
+        """
+        self._tokenizer, self._are_divided = tokenizer, are_divided
+        self._new_tokens = min(new_tokens, max_length // 2)
+        self._prompt_tokens = max_length - self._new_tokens
+
+    def answer(
+        self, model: PreTrainedModel, prompts: Sequence[HeldOutPrompt], seconds: float | None = None
+    ) -> list[str]:
+        """Return the answers of a model to prompts, which are answered at once.
+
+        Args:
+            model: The model, in the mode of evaluation.
+            prompts: The prompts, at least one: all of them texts, or all of them messages.
+            seconds: Time after which no more tokens are added. Default: None, no limit.
+        """
+        tokenizer, batch = self._tokenizer, [self._tokens(prompt) for prompt in prompts]
+        width = max(map(len, batch))
+        padding = [width - len(tokens) for tokens in batch]
+        inputs = {
+            "input_ids": [
+                [tokenizer.pad_token_id] * count + tokens for count, tokens in zip(padding, batch, strict=True)
+            ],
+            "attention_mask": [[0] * count + [1] * (width - count) for count in padding],
+        }
+        config = GenerationConfig(
+            max_new_tokens=self._new_tokens,
+            max_time=seconds,
+            do_sample=False,
+            use_cache=True,
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=self._ends(model, isinstance(prompts[0].prompt, str)),
+        )
+        tensors = {name: torch.tensor(rows, device=model.device) for name, rows in inputs.items()}
+        output = model.generate(**tensors, generation_config=config, synced_gpus=self._are_divided)
+        return [text.strip() for text in tokenizer.batch_decode(output[:, width:], skip_special_tokens=True)]
+
+    def _tokens(self, prompt: HeldOutPrompt) -> list[int]:
+        """Return the tokens as the training has them."""
+        if isinstance(prompt.prompt, str):
+            encoded = self._tokenizer(prompt.prompt)
+        else:
+            encoded = self._tokenizer.apply_chat_template(
+                prompt.prompt, tools=prompt.tools, add_generation_prompt=True, return_dict=True
+            )
+        return list(encoded["input_ids"])[-self._prompt_tokens :]
+
+    def _ends(self, model: PreTrainedModel, is_text: bool) -> list[int]:
+        """Return the tokens that end an answer. A base model does not know that which ends a turn in its template."""
+        known = model.generation_config.eos_token_id
+        ends = {*(known if isinstance(known, list) else [known]), self._tokenizer.eos_token_id}
+        if not is_text:
+            turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!!"}]
+            text = self._tokenizer.apply_chat_template(turns, tokenize=False).rpartition("!!")[2]
+            first = self._tokenizer(text, add_special_tokens=False)["input_ids"][:1]
+            ends |= {*first} & {*self._tokenizer.added_tokens_decoder}
+        return sorted(ends - {None})
