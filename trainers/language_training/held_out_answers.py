@@ -8,7 +8,8 @@ import torch
 from accelerate import Accelerator
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from kfp_distributed.trainers.language_training.held_out_prompts import HeldOutPrompt, held_out_prompts
+from kfp_distributed.trainers.language_training.answer_tokens import answer_ends, prompt_tokens
+from kfp_distributed.trainers.language_training.held_out_prompts import held_out_prompts
 from kfp_distributed.trainers.runtime.outputs.fine_tuning_file import MAX_PROMPTS, HeldOutAnswer
 
 SECONDS = 120.0
@@ -78,7 +79,9 @@ class HeldOutAnswers:
         until = time.monotonic() + SECONDS
         answers: list[str] = []
         for first in range(0, len(self._prompts), self._size):
-            batch = [self._tokens(prompt) for prompt in self._prompts[first : first + self._size]]
+            prompts = self._prompts[first : first + self._size]
+            tokens = [prompt_tokens(self._tokenizer, prompt.prompt, prompt.tools) for prompt in prompts]
+            batch = [prompt[-self._prompt_tokens :] for prompt in tokens]
             answered = self._answer(model, batch, until - time.monotonic())
             is_late = torch.tensor(time.monotonic() >= until, dtype=torch.int, device=model.device)
             if self._ranks:
@@ -87,16 +90,6 @@ class HeldOutAnswers:
                 break
             answers += answered
         return answers
-
-    def _tokens(self, prompt: HeldOutPrompt) -> list[int]:
-        """Return the tokens as the training has them."""
-        if isinstance(prompt.prompt, str):
-            encoded = self._tokenizer(prompt.prompt)
-        else:
-            encoded = self._tokenizer.apply_chat_template(
-                prompt.prompt, tools=prompt.tools, add_generation_prompt=True, return_dict=True
-            )
-        return list(encoded["input_ids"])[-self._prompt_tokens :]
 
     def _answer(self, model: PreTrainedModel, batch: Sequence[list[int]], seconds: float) -> list[str]:
         tokenizer, width = self._tokenizer, max(map(len, batch))
@@ -113,19 +106,8 @@ class HeldOutAnswers:
             do_sample=False,
             use_cache=True,
             pad_token_id=tokenizer.pad_token_id,
-            eos_token_id=self._ends(model),
+            eos_token_id=answer_ends(model, tokenizer, is_chat=not isinstance(self._prompts[0].prompt, str)),
         )
         tensors = {name: torch.tensor(rows, device=model.device) for name, rows in inputs.items()}
         output = model.generate(**tensors, generation_config=config, synced_gpus=bool(self._ranks))
         return [text.strip() for text in tokenizer.batch_decode(output[:, width:], skip_special_tokens=True)]
-
-    def _ends(self, model: PreTrainedModel) -> list[int]:
-        """Return the tokens that end an answer. A base model does not know that which ends a turn in its template."""
-        known = model.generation_config.eos_token_id
-        ends = {*(known if isinstance(known, list) else [known]), self._tokenizer.eos_token_id}
-        if not isinstance(self._prompts[0].prompt, str):
-            turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!!"}]
-            text = self._tokenizer.apply_chat_template(turns, tokenize=False).rpartition("!!")[2]
-            first = self._tokenizer(text, add_special_tokens=False)["input_ids"][:1]
-            ends |= {*first} & {*self._tokenizer.added_tokens_decoder}
-        return sorted(ends - {None})
