@@ -4,7 +4,7 @@ import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from peft import PeftModel
@@ -18,7 +18,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from kfp_distributed.components.model_server.openai_protocol import AnswerRequest, AnswerText, RequestRefused
+from kfp_distributed.components.model_server.openai_protocol import Answer, AnswerRequest, AnswerText, RequestRefused
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.kubeflow.credentials import Credentials
 from kfp_distributed.storage.model import ModelIncomplete
@@ -32,20 +32,6 @@ _GREEDY = 1e-5
 """Temperatures below it are 0. The scores divided by them may be infinite."""
 
 _WAIT_SECONDS = 0.5
-
-
-class Answer(NamedTuple):
-    """The end of an answer.
-
-    Attributes:
-        text: All of its text.
-        finish_reason: "stop" or "length".
-        tokens: Number of its tokens, with the one that ends it.
-    """
-
-    text: str
-    finish_reason: str
-    tokens: int
 
 
 class ChatModel:
@@ -80,8 +66,8 @@ class ChatModel:
             raise RequestRefused("the model has no chat template: complete a text at /v1/completions", param)
         try:
             tokens = prompt_tokens(self._tokenizer, request.prompt, request.tools)
-        except Exception as error:  # noqa: BLE001  (the template is a program of the model)
-            raise RequestRefused(f"the chat template does not take the messages: {error}", param) from None
+        except Exception as error:  # noqa: BLE001  (a chat template is a program of the model)
+            raise RequestRefused(f"the {param} cannot be written as a prompt of the model: {error}", param) from None
         if not 0 < len(tokens) < self._positions:
             text = f"the prompt has {len(tokens)} tokens: it must have at least 1 and fewer than {self._positions}"
             raise RequestRefused(text, param, "context_length_exceeded" if tokens else None)
@@ -147,7 +133,7 @@ class ChatModel:
             )
         send(text.grow(decoded(output), is_complete=True))
         is_ended = text.is_stopped or output[0, -1].item() in ends
-        return Answer(text.text, "stop" if is_ended else "length", output.shape[1] - begin)
+        return Answer(text.text, "stop" if is_ended else "length", begin, output.shape[1] - begin)
 
 
 class _Following(StoppingCriteria):  # type: ignore[misc]  # Its types are those of an optional package.

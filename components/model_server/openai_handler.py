@@ -15,7 +15,6 @@ from kfp_distributed.components.model_server.openai_protocol import (
     AnswerFormat,
     AnswerRequest,
     RequestRefused,
-    Usage,
     parse_request,
 )
 
@@ -72,8 +71,7 @@ class OpenAIHandler(RequestHandler):
         except (RuntimeError, ValueError) as error:  # Such as that of a full GPU.
             self.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, f"the model failed: {error}")
             return
-        usage = Usage(len(tokens), answer.tokens)
-        self.answer(HTTPStatus.OK, form.whole(answer.text, answer.finish_reason, usage))
+        self.answer(HTTPStatus.OK, form.whole(answer))
 
     def _stream(self, request: AnswerRequest, tokens: list[int], form: AnswerFormat) -> None:
         def send(text: str) -> None:
@@ -95,7 +93,7 @@ class OpenAIHandler(RequestHandler):
             return
         self._send_event(form.part("", answer.finish_reason))
         if request.streams_usage:
-            self._send_event(form.usage(Usage(len(tokens), answer.tokens)))
+            self._send_event(form.usage(answer))
         self.wfile.write(b"data: [DONE]\n\n")
 
     def _send_event(self, content: object) -> None:

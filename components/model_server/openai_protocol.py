@@ -4,14 +4,11 @@ https://platform.openai.com/docs/api-reference/chat and .../completions.
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-MOST_STOPS = 4
-"""Most texts of `stop` in a request."""
-
+_MOST_STOPS = 4
 _LARGEST_SEED = 2**63 - 1
 _COMMON = ("model", "max_tokens", "temperature", "top_p", "stop", "seed", "n", "stream", "stream_options")
 _CHAT = ("messages", "tools", "max_completion_tokens")
@@ -96,12 +93,10 @@ def parse_request(body: bytes, is_chat: bool, model: str) -> AnswerRequest:
     _check(content, "n", content.get("n", 1) == 1, "1")
     prompt = _messages(content) if is_chat else content.get("prompt", 0)
     _check(content, "prompt", is_chat or isinstance(prompt, str), "a text")
-    for key in ("stream", "stream_options"):
-        kind, allowed_value = (bool, "true or false") if key == "stream" else (dict, 'an object with "include_usage"')
-        _check(content, key, isinstance(content.get(key, kind()), kind), allowed_value)
+    _check(content, "stream", isinstance(content.get("stream", False), bool), "true or false")
     options = content.get("stream_options", {})
-    is_valid = set(options) <= {"include_usage"} and all(isinstance(value, bool) for value in options.values())
-    _check(content, "stream_options", is_valid, 'an object with "include_usage", true or false')
+    is_valid = options in ({}, {"include_usage": True}, {"include_usage": False})
+    _check(content, "stream_options", is_valid, '{"include_usage": true} or {"include_usage": false}')
     return AnswerRequest(
         prompt,
         _tools(content),
@@ -129,7 +124,7 @@ def _integer(content: Mapping[str, Any], key: str, least: int, most: int) -> int
 
 def _number(content: Mapping[str, Any], key: str, most: int) -> float | None:
     value = content.get(key)
-    is_valid = value is None or (type(value) in (int, float) and math.isfinite(value) and 0 <= value <= most)
+    is_valid = value is None or (type(value) in (int, float) and 0 <= value <= most)
     _check(content, key, is_valid, f"a number from 0 to {most}")
     return None if value is None else float(value)
 
@@ -146,8 +141,8 @@ def _max_tokens(content: Mapping[str, Any], is_chat: bool) -> int | None:
 def _stops(content: Mapping[str, Any]) -> tuple[str, ...]:
     stops = content.get("stop", [])
     stops = [stops] if isinstance(stops, str) else stops
-    is_valid = isinstance(stops, list) and len(stops) <= MOST_STOPS and all(isinstance(stop, str) for stop in stops)
-    _check(content, "stop", is_valid and "" not in stops, f"a text, or a list of at most {MOST_STOPS} texts")
+    is_valid = isinstance(stops, list) and len(stops) <= _MOST_STOPS and all(isinstance(stop, str) for stop in stops)
+    _check(content, "stop", is_valid and "" not in stops, f"a text, or a list of at most {_MOST_STOPS} texts")
     return tuple(stops)
 
 
@@ -193,15 +188,26 @@ def _with_object(function: Mapping[str, Any]) -> dict[str, Any]:
     return {**function, "arguments": json.loads(arguments) if isinstance(arguments, str) else arguments}
 
 
-class Usage(NamedTuple):
-    """Numbers of tokens of a prompt and of its answer."""
+class Answer(NamedTuple):
+    """A complete answer.
 
+    Attributes:
+        text: All of its text.
+        finish_reason: "stop", or "length" if it has the most tokens that it may have.
+        prompt_tokens: Number of tokens of the prompt.
+        completion_tokens: Number of tokens of the answer, with the one that ends it.
+    """
+
+    text: str
+    finish_reason: str
     prompt_tokens: int
     completion_tokens: int
 
-    def to_dict(self) -> dict[str, int]:
-        """Return the object `usage` of an answer."""
-        return {**self._asdict(), "total_tokens": sum(self)}
+    @property
+    def usage(self) -> dict[str, int]:
+        """The object `usage`."""
+        counts = {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.completion_tokens}
+        return {**counts, "total_tokens": sum(counts.values())}
 
 
 class AnswerFormat(NamedTuple):
@@ -219,10 +225,11 @@ class AnswerFormat(NamedTuple):
     id: str
     created: int
 
-    def whole(self, text: str, finish_reason: str, usage: Usage) -> dict[str, Any]:
+    def whole(self, answer: Answer) -> dict[str, Any]:
         """Return an answer that is not streamed."""
-        content = {"message": {"role": "assistant", "content": text}} if self.request.is_chat else {"text": text}
-        return {**self._object("chat.completion", [_choice(content, finish_reason)]), "usage": usage.to_dict()}
+        message = {"role": "assistant", "content": answer.text}
+        choice = _choice({"message": message} if self.request.is_chat else {"text": answer.text}, answer.finish_reason)
+        return {**self._object("chat.completion", [choice]), "usage": answer.usage}
 
     def part(self, text: str, finish_reason: str | None = None, is_first: bool = False) -> dict[str, Any]:
         """Return a chunk of a streamed answer. The first chunk of a chat has the role."""
@@ -231,9 +238,9 @@ class AnswerFormat(NamedTuple):
         usage = {"usage": None} if self.request.streams_usage else {}
         return {**self._object("chat.completion.chunk", [choice]), **usage}
 
-    def usage(self, usage: Usage) -> dict[str, Any]:
+    def usage(self, answer: Answer) -> dict[str, Any]:
         """Return the last chunk of an answer that is streamed with its usage."""
-        return {**self._object("chat.completion.chunk", []), "usage": usage.to_dict()}
+        return {**self._object("chat.completion.chunk", []), "usage": answer.usage}
 
     def _object(self, kind: str, choices: Sequence[object]) -> dict[str, Any]:
         name, prefix = (kind, "chatcmpl") if self.request.is_chat else ("text_completion", "cmpl")
