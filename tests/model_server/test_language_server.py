@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.error import HTTPError
@@ -18,6 +18,11 @@ import make_tiny_llama
 import pytest
 from environments import environment
 from forked_replicas import forked
+
+from kfp_distributed.storage.files import describe_folder
+from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
+from kfp_distributed.storage.object_stores.embedded import embedded_object_store
+from kfp_distributed.storage.opener import open_store
 
 pytestmark = pytest.mark.takes(15)
 
@@ -85,7 +90,7 @@ def models(tmp_path_factory, variables):
 
 @contextmanager
 def serving(model, variables):
-    """Yield the address of the command, without the path, and its process."""
+    """Yield the address of the command with version 1 of a model, without the path, and its process."""
     command = forked(environment("torch2"), "-c", MAIN, "serve", model, "--port", "0")
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=variables
@@ -94,7 +99,7 @@ def serving(model, variables):
             output = []
             for line in iter(process.stdout.readline, ""):
                 output.append(line)
-                if found := re.match(rf"serving {Path(model).name} 1 at (http://\S+)/openai/v1, until", line):
+                if found := re.match(r"serving \w+ 1 at (http://\S+)/openai/v1, until", line):
                     break
             else:
                 pytest.fail("".join(output))
@@ -233,8 +238,19 @@ def test_a_client_that_leaves_ends_its_generation_for_which_others_wait(server, 
         assert waiting.result(60)[0] == 200
 
 
-def test_the_merged_model_is_served_and_ends_while_it_generates(models, variables):
-    with serving(models[0] / "both", variables) as (url, process):
+def test_the_merged_model_of_an_object_store_is_served_and_ends_while_it_generates(
+    models, variables, tmp_path, monkeypatch
+):
+    folder = models[0] / "both"
+    (folder / MODEL_MANIFEST).write_text(ModelManifest("hugging_face", describe_folder(folder)).to_json())
+    with ExitStack() as stack:
+        keys = stack.enter_context(embedded_object_store(tmp_path)).environment()
+        for name, value in keys.items():
+            monkeypatch.setenv(name, value)
+        store = open_store("s3://served/both/1")
+        store.make_bucket()
+        store.upload_folder(folder)
+        url, process = stack.enter_context(serving(store.uri, variables | keys))
         options = {"model": "both", "messages": CHAT, "temperature": 0, "max_tokens": 40}
         content = post(url, "/v1/chat/completions", **options)[1]
         assert content["choices"][0]["message"]["content"] == models[1][0][0]
