@@ -45,7 +45,10 @@ fails = "{% if messages[0].content == 'fail' %}{{ raise_exception('no such syste
 tokenizer.chat_template = fails + "{% if tools %}{{ tools | tojson }}{% endif %}" + tokenizer.chat_template
 torch.manual_seed(1)
 options = {"target_modules": "all-linear", "init_lora_weights": False, "lora_alpha": 64, "task_type": "CAUSAL_LM"}
-model = get_peft_model(AutoModelForCausalLM.from_pretrained(base), LoraConfig(**options))
+model = AutoModelForCausalLM.from_pretrained(base)
+model.lm_head.weight.data[tokenizer.eos_token_id] = 0  # It ends no greedy answer: another token has a positive score.
+model.save_pretrained(base)
+model = get_peft_model(model, LoraConfig(**options))
 for name in ("adapter", "both"):
     model.save_pretrained(folder / name)
     tokenizer.save_pretrained(folder / name)
@@ -214,7 +217,7 @@ def test_wrong_requests_have_the_error_of_openai(server):
 
 
 def request_without_end(url, **content):
-    """Send a request for an answer of 100,000 tokens, and return the connection."""
+    """Send a request for an answer of 100,000 tokens, which takes minutes, and return the connection."""
     connection = HTTPConnection(url.removeprefix("http://"), timeout=120)
     body = {"model": "adapter", "messages": CHAT, "temperature": 0, **content}
     connection.request("POST", "/v1/chat/completions", json.dumps(body))
