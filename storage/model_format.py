@@ -58,9 +58,9 @@ def refuse_language_model(model_format: str) -> None:
     """
     if model_format == HUGGING_FACE:
         raise ValueError(
-            f'the model has the format "{HUGGING_FACE}"; evaluate, predict, deploy_model and kfp-distributed serve '
-            "take no such model: load it with transformers, or serve the merged model with vLLM or the huggingface "
-            "runtime of KServe"
+            f'the model has the format "{HUGGING_FACE}"; evaluate, predict and deploy_model take no such model: '
+            "load it with transformers, try it with kfp-distributed serve, or serve the merged model with vLLM or the "
+            "huggingface runtime of KServe"
         )
 
 

@@ -298,6 +298,7 @@ OPTIONAL_PACKAGES = {
 """Packages that take seconds to import, or that some steps or replicas lack. Functions may import them."""
 
 LATE_IMPORTS = {
+    "cli.commands.serve": "PyTorch and transformers are needed only where a language model is served",
     "components.evaluate.component": "kfp reads the signature where pipelines are written, without the step's packages",
     "components.deploy_model.component": "the same",
     "components.evaluate_language_model.component": "the same",

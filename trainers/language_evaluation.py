@@ -10,11 +10,10 @@ from typing import TypeVar
 import torch.distributed as dist
 
 from kfp_distributed.trainers.language_rows import language_rows
-from kfp_distributed.trainers.language_training.evaluation_trainer import evaluation_trainer
+from kfp_distributed.trainers.language_training.evaluation_trainer import evaluation_trainer, row_losses
 from kfp_distributed.trainers.language_training.greedy_answers import GreedyAnswers
 from kfp_distributed.trainers.language_training.held_out_prompts import held_out_prompts
 from kfp_distributed.trainers.language_training.rank_checks import check_gpus
-from kfp_distributed.trainers.language_training.row_losses import row_losses
 from kfp_distributed.trainers.language_training.tuning_trainer import describe_tokens
 from kfp_distributed.trainers.programs.evaluation_parameters import LanguageEvaluationParameters
 from kfp_distributed.trainers.runtime.outputs.language_scores import ScoredAnswer, write_scores

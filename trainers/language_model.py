@@ -12,16 +12,12 @@ from kfp_distributed.trainers.hugging_face import StoredMetrics
 from kfp_distributed.trainers.language_rows import language_rows
 from kfp_distributed.trainers.language_training.adapters import without_adapter
 from kfp_distributed.trainers.language_training.base_folder import base_folder, content_hash
+from kfp_distributed.trainers.language_training.base_loading import load_base
 from kfp_distributed.trainers.language_training.held_out_answers import HeldOutAnswers
 from kfp_distributed.trainers.language_training.model_files import save_adapter, save_merged, save_merged_into
 from kfp_distributed.trainers.language_training.objectives import Tuning
 from kfp_distributed.trainers.language_training.rank_checks import check_gpus, check_quantization
-from kfp_distributed.trainers.language_training.tuning_trainer import (
-    describe_tokens,
-    is_sharded,
-    load_base,
-    tuning_trainer,
-)
+from kfp_distributed.trainers.language_training.tuning_trainer import describe_tokens, is_sharded, tuning_trainer
 from kfp_distributed.trainers.language_training.tuning_updates import EndIfDiverged
 from kfp_distributed.trainers.programs.base_model import parse_hub
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters

@@ -5,7 +5,9 @@ import shlex
 import signal
 import sys
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import click
@@ -14,12 +16,13 @@ from kfp_distributed.cli.options import WrongArgument, namespace_option, refused
 from kfp_distributed.cli.pipeline_store import StoreNotReached, credentials_for
 from kfp_distributed.cluster_api.client import ClusterError
 from kfp_distributed.components.model_formats.load import load_model
-from kfp_distributed.components.model_server.http_server import ModelServer, ServedModel
+from kfp_distributed.components.model_server.http_server import ModelServer, PredictHandler, RequestHandler, ServedModel
 from kfp_distributed.components.model_versions.aliases import resolve
 from kfp_distributed.components.predict.asked_model.model_folder import download_model
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.kubeflow.credentials import Credentials
 from kfp_distributed.storage.model import ModelIncomplete, read_model_folder
+from kfp_distributed.storage.model_format import HUGGING_FACE, find_format
 
 REST_PORT = 8501
 """Port of the REST interface of TensorFlow Serving."""
@@ -33,6 +36,9 @@ REST_PORT = 8501
 @namespace_option("Namespace of the pipelines whose object store to use.")
 def command(model: str, name: str, host: str, port: int, namespace: str) -> None:
     """Answer requests for the predictions of MODEL over HTTP, as TensorFlow Serving and KServe do.
+
+    A language model answers chats and completes texts over OpenAI's HTTP interface, as KServe's huggingface runtime
+    does. For an adapter, the model to which it belongs is fetched.
 
     MODEL is a folder or an address of a model, such as s3://models/digits/3 or s3://models/digits@production. The
     version of an alias is that of the start. The object store is that of AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and
@@ -49,11 +55,24 @@ def command(model: str, name: str, host: str, port: int, namespace: str) -> None
             model = resolve(model, credentials)
             name, version = _name_and_version(name, model)
             # Before the download, which may take long.
-            with _bound(model, host, port) as server:
-                loaded = load_model(_local_folder(model, Path(scratch, "model"), credentials))
+            with _bound(model, host, port) as server, ExitStack() as loaded:
+                folder = _local_folder(model, Path(scratch, "model"), credentials)
+                if find_format(folder) == HUGGING_FACE:
+                    handler = loaded.enter_context(
+                        _language_model(
+                            name,
+                            folder,
+                            Path(scratch, "base"),
+                            lambda address: store.enter_context(credentials_for(address, namespace, again)),
+                        )
+                    )
+                    path = "/openai/v1"
+                else:
+                    handler = partial(PredictHandler, ServedModel(name, version, load_model(folder)))
+                    path = f"/v1/models/{name}:predict"
                 store.close()
-                server.listen(ServedModel(name, version, loaded))
-                click.echo(f"serving {name} {version} at {server.url}:predict, until Ctrl-C")
+                server.listen(handler)
+                click.echo(f"serving {name} {version} at {server.url}{path}, until Ctrl-C")
                 server.serve_forever()
     except OSError as error:
         raise click.ClickException(f"cannot load {model}: {error}") from None
@@ -79,6 +98,23 @@ def _bound(model: str, host: str, port: int) -> ModelServer:
         raise click.ClickException(f"cannot serve {model} on {shown}:{port}: {error.strerror or error}") from None
 
 
+@contextmanager
+def _language_model(
+    name: str, folder: Path, scratch: Path, credentials: Callable[[str], Credentials | None]
+) -> Iterator[Callable[..., RequestHandler]]:
+    """Load a language model, and yield what answers the requests of a connection."""
+    try:
+        from kfp_distributed.components.model_server.chat_model import load_chat_model
+        from kfp_distributed.components.model_server.openai_handler import OpenAIHandler
+    except ImportError as error:
+        raise click.ClickException(
+            f"{name} is a language model, and this Python lacks what it needs ({error}). Run: pip install "
+            "'kfp-distributed[language-model]'"
+        ) from None
+    with closing(load_chat_model(folder, scratch, credentials)) as model:
+        yield partial(OpenAIHandler, name, model)
+
+
 def name_and_version(address: str) -> tuple[str, int]:
     """Return the name and the number in an address: digits and 3 of s3://models/digits/3; the number may be missing."""
     parts = [part for part in re.split("[/\\\\]+", address) if part]
@@ -90,7 +126,7 @@ def _local_folder(model: str, folder: Path, credentials: Credentials | None) -> 
     """Return the folder of a model whose files were checked, after a download if it is in an object store."""
     if "://" in model and not model.startswith("file://"):
         try:
-            download_model(model, folder, credentials=credentials)
+            download_model(model, folder, credentials=credentials, takes_language_models=True)
         except StorageError as error:
             raise click.ClickException(f"{error}; the download goes to {folder}: TMPDIR sets its place") from None
         return folder

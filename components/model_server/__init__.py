@@ -1,1 +1,1 @@
-"""Answers requests for predictions over HTTP, as TensorFlow Serving does."""
+"""Answers requests over HTTP: for predictions as TensorFlow Serving does, and for chats as OpenAI does."""

@@ -1,4 +1,4 @@
-"""An HTTP server that answers requests for the predictions of one model.
+"""An HTTP server of one model, and the answers to requests for its predictions.
 
 For a machine, and for tests: TensorFlow Serving, KServe and Triton serve more requests per second, and on a GPU.
 """
@@ -7,6 +7,7 @@ import json
 import re
 import socket
 import sys
+from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
@@ -48,23 +49,25 @@ class ModelServer(ThreadingHTTPServer):
         OSError: The port is in use, or the address is not of this machine.
     """
 
-    served: ServedModel
-
     daemon_threads = True  # A request in progress does not hold the end of the process.
     request_queue_size = 128  # The default, 5, resets connections when 100 clients ask at once.
 
     def __init__(self, host: str, port: int) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, port), _Handler, bind_and_activate=False)
+        super().__init__((host, port), RequestHandler, bind_and_activate=False)
         try:
             self.server_bind()
         except BaseException:
             self.server_close()
             raise
 
-    def listen(self, served: ServedModel) -> None:
-        """Listen to requests for a model. Until then, connections are refused."""
-        self.served = served
+    def listen(self, handler: Callable[..., "RequestHandler"]) -> None:
+        """Listen to requests. Until then, connections are refused.
+
+        Args:
+            handler: Answers the requests of a connection, as a `RequestHandler` does.
+        """
+        self.RequestHandlerClass = handler
         self.server_activate()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  (the interface of socketserver)
@@ -74,56 +77,30 @@ class ModelServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Address of the model: requests for predictions go to it with ":predict" appended."""
+        """Address of the server, without a path."""
         host, port = self.server_address[:2]
         shown = f"[{host!s}]" if self.address_family == socket.AF_INET6 else str(host)
-        return f"http://{shown}:{port}/v1/models/{self.served.name}"
+        return f"http://{shown}:{port}"
 
 
-class _Handler(BaseHTTPRequestHandler):
-    """Answers the requests of a connection."""
+class RequestHandler(BaseHTTPRequestHandler):
+    """Reads the requests of a connection, and sends JSON."""
 
     protocol_version = "HTTP/1.1"
     timeout = _IDLE_SECONDS
-    server: ModelServer
 
-    def do_GET(self) -> None:
-        served, path = self.server.served, self._path()
-        if path == "":
-            status = {"error_code": "OK", "error_message": ""}
-            state = {"version": str(served.version), "state": "AVAILABLE", "status": status}
-            self._answer(HTTPStatus.OK, {"model_version_status": [state]})
-        elif path == "/metadata":
-            spec = {"name": served.name, "signature_name": "", "version": str(served.version)}
-            self._answer(HTTPStatus.OK, {"model_spec": spec, "metadata": _signature_json(served.model.signature)})
-        else:
-            self._refuse_path()
-
-    def do_POST(self) -> None:
+    def read_body(self) -> bytes | None:
+        """Return the body of a request; None if it is too large, after an answer that says so."""
         length = self.headers.get("Content-Length", "")
         is_number = re.fullmatch("[0-9]{1,18}", length)
-        if not is_number or int(length) > LARGEST_BODY:
-            self.close_connection = True
-            status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE if is_number else HTTPStatus.LENGTH_REQUIRED
-            self._answer(status, {"error": f"a request needs a Content-Length of at most {LARGEST_BODY} bytes"})
-            if is_number:
-                self._discard(int(length))
-            return
-        body = self.rfile.read(int(length))
-        if self._path() != ":predict":
-            self._refuse_path()
-            return
-        model = self.server.served.model
-        try:
-            request = parse_predict_request(body, model.signature)
-            answer = predict_answer(model.run(request.inputs), request.form)
-        except ModelFailed as error:  # Its advice is for those who save models.
-            self._answer(HTTPStatus.BAD_REQUEST, {"error": f"the model cannot use these values: {error.reason}"})
-            return
-        except ValueError as error:
-            self._answer(HTTPStatus.BAD_REQUEST, {"error": str(error)})
-            return
-        self._send(HTTPStatus.OK, answer)
+        if is_number and int(length) <= LARGEST_BODY:
+            return self.rfile.read(int(length))
+        self.close_connection = True
+        status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE if is_number else HTTPStatus.LENGTH_REQUIRED
+        self.refuse(status, f"a request needs a Content-Length of at most {LARGEST_BODY} bytes")
+        if is_number:
+            self._discard(int(length))
+        return None
 
     def _discard(self, length: int) -> None:
         """Read a body: a client that is still sending it would get a reset connection instead of the answer."""
@@ -133,22 +110,16 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: ANN401  (the interface of http.server)
         """Log nothing: a line for each request would hide the lines that matter."""
 
-    def _path(self) -> str | None:
-        """Return what follows the address of the model; None if the request is for another model."""
-        served = self.server.served
-        pattern = f"/v1/models/{re.escape(served.name)}(?:/versions/{served.version})?(|/metadata|:predict)"
-        match = re.fullmatch(pattern, self.path)
-        return match[1] if match else None
+    def refuse(self, status: HTTPStatus, text: str) -> None:
+        """Send an error."""
+        self.answer(status, {"error": text})
 
-    def _refuse_path(self) -> None:
-        served = self.server.served
-        text = f"{self.command} {self.path:.200} is not served: this server has /v1/models/{served.name}"
-        self._answer(HTTPStatus.NOT_FOUND, {"error": f"{text}, version {served.version}"})
+    def answer(self, status: HTTPStatus, content: object) -> None:
+        """Send an object as JSON."""
+        self.send(status, json.dumps(content).encode())
 
-    def _answer(self, status: HTTPStatus, content: object) -> None:
-        self._send(status, json.dumps(content).encode())
-
-    def _send(self, status: HTTPStatus, body: bytes) -> None:
+    def send(self, status: HTTPStatus, body: bytes) -> None:
+        """Send JSON."""
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -156,6 +127,64 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
+
+
+class PredictHandler(RequestHandler):
+    """Answers requests for the predictions of a model.
+
+    Args:
+        served: The model.
+        connection: The arguments of a request handler of socketserver.
+    """
+
+    def __init__(self, served: ServedModel, *connection: Any) -> None:  # noqa: ANN401  (the interface of socketserver)
+        self._served = served
+        super().__init__(*connection)  # It handles the requests.
+
+    def do_GET(self) -> None:
+        """Send the state or the signature of the model."""
+        served, path = self._served, self._path()
+        if path == "":
+            status = {"error_code": "OK", "error_message": ""}
+            state = {"version": str(served.version), "state": "AVAILABLE", "status": status}
+            self.answer(HTTPStatus.OK, {"model_version_status": [state]})
+        elif path == "/metadata":
+            spec = {"name": served.name, "signature_name": "", "version": str(served.version)}
+            self.answer(HTTPStatus.OK, {"model_spec": spec, "metadata": _signature_json(served.model.signature)})
+        else:
+            self._refuse_path()
+
+    def do_POST(self) -> None:
+        """Send predictions."""
+        body = self.read_body()
+        if body is None:
+            return
+        if self._path() != ":predict":
+            self._refuse_path()
+            return
+        model = self._served.model
+        try:
+            request = parse_predict_request(body, model.signature)
+            answer = predict_answer(model.run(request.inputs), request.form)
+        except ModelFailed as error:  # Its advice is for those who save models.
+            self.refuse(HTTPStatus.BAD_REQUEST, f"the model cannot use these values: {error.reason}")
+            return
+        except ValueError as error:
+            self.refuse(HTTPStatus.BAD_REQUEST, str(error))
+            return
+        self.send(HTTPStatus.OK, answer)
+
+    def _path(self) -> str | None:
+        """Return what follows the address of the model; None if the request is for another model."""
+        served = self._served
+        pattern = f"/v1/models/{re.escape(served.name)}(?:/versions/{served.version})?(|/metadata|:predict)"
+        match = re.fullmatch(pattern, self.path)
+        return match[1] if match else None
+
+    def _refuse_path(self) -> None:
+        served = self._served
+        text = f"{self.command} {self.path:.200} is not served: this server has /v1/models/{served.name}"
+        self.refuse(HTTPStatus.NOT_FOUND, f"{text}, version {served.version}")
 
 
 def _signature_json(signature: Signature) -> dict[str, dict[str, dict[str, object]]]:

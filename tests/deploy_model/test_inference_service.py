@@ -225,7 +225,7 @@ def test_kserve_loads_no_model_of_a_folder():
     [
         ((), "is not a complete version of export_model"),
         (("weights.npz",), "has no model that a server loads: deploy_model needs either saved_model.pb or model.onnx"),
-        (("config.json", "model.safetensors"), "deploy_model and kfp-distributed serve take no such model: load it"),
+        (("config.json", "model.safetensors"), "evaluate, predict and deploy_model take no such model: load it"),
         (("saved_model.pb", "model.onnx"), "has model.onnx and saved_model.pb: deploy_model needs either"),
     ],
 )

@@ -20,7 +20,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
 from kfp_distributed.trainers.language_training.adapters import check_targets
-from kfp_distributed.trainers.language_training.tuning_trainer import load_base, tuning_trainer
+from kfp_distributed.trainers.language_training.base_loading import load_base
+from kfp_distributed.trainers.language_training.tuning_trainer import tuning_trainer
 from kfp_distributed.trainers.language_training.tuning_updates import EndIfDiverged
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
 

@@ -430,7 +430,7 @@ import json, sys, time
 from pathlib import Path
 from kfp_distributed.trainers.language_training import held_out_answers
 from kfp_distributed.trainers.language_training.held_out_answers import HeldOutAnswers
-from kfp_distributed.trainers.language_training.tuning_trainer import load_base
+from kfp_distributed.trainers.language_training.base_loading import load_base
 rows = json.loads(sys.argv[1])
 model, tokenizer = load_base(Path(sys.argv[2]), "", "full")
 for size, base in ((1, model), (2, model), (2, None)):

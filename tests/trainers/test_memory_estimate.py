@@ -210,14 +210,14 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
-from kfp_distributed.trainers.language_training import tuning_trainer as tuning
+from kfp_distributed.trainers.language_training import base_loading, tuning_trainer as tuning
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
 from kfp_distributed.trainers.programs.memory_estimate import memory_estimate
 from kfp_distributed.trainers.programs.model_size import model_size
 
 torch.set_num_threads(1)
 chunked.TOKEN_CHUNK_SIZE = 16
-tuning.has_bfloat16 = lambda: True
+base_loading.has_bfloat16 = tuning.has_bfloat16 = lambda: True
 
 class Peak(TorchDispatchMode):
     "Counts the bytes of the storages of all tensors that are alive."

@@ -14,6 +14,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
 from kfp_distributed.storage.errors import ChecksumMismatch, one_line
 from kfp_distributed.storage.files import describe_file
+from kfp_distributed.storage.kubeflow.credentials import Credentials
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.parallel import PARALLEL_TRANSFERS, run_in_parallel
 from kfp_distributed.trainers.programs.base_model import (
@@ -39,7 +40,9 @@ _TRANSIENT = (429, 500, 502, 503, 504)
 _T = TypeVar("_T")
 
 
-def base_folder(address: str, *, is_adapter: bool = False) -> Path:
+def base_folder(
+    address: str, parent: Path | None = None, credentials: Credentials | None = None, *, is_adapter: bool = False
+) -> Path:
     """Return the folder of a model in this replica. A model of a store or of the Hugging Face Hub is fetched into it.
 
     One rank of the replica fetches it, and the others wait. Of a model with a model.json, the files that it names are
@@ -47,6 +50,8 @@ def base_folder(address: str, *, is_adapter: bool = False) -> Path:
 
     Args:
         address: A folder, an address of a store such as s3://bucket/model, or hf://OWNER/NAME@REVISION.
+        parent: Folder for what is fetched. Default: base_model or adapter in the folder of the replica.
+        credentials: Credentials of the object store. Default: those of the environment.
         is_adapter: Whether it is that of an adapter, with its tokenizer. Default: false, of a complete model.
 
     Raises:
@@ -60,7 +65,8 @@ def base_folder(address: str, *, is_adapter: bool = False) -> Path:
         folder = Path(address)
         _check(address, folder, is_adapter)
         return folder
-    parent = Path(os.environ.get(REPLICA_FOLDER_VARIABLE, ""), "adapter" if is_adapter else "base_model")
+    name = "adapter" if is_adapter else "base_model"
+    parent = parent or Path(os.environ.get(REPLICA_FOLDER_VARIABLE, ""), name)
     parent.mkdir(exist_ok=True)
     folder = parent / "files"
     with (parent / "lock").open("w") as lock:
@@ -71,7 +77,7 @@ def base_folder(address: str, *, is_adapter: bool = False) -> Path:
             if hub:
                 _download_from_hub(hub, folder)
             else:
-                _download(address, folder)
+                _download(address, folder, credentials)
             _check(address, folder, is_adapter)
             size = sum(file.stat().st_size for file in folder.iterdir())
             print(f"fetched {size / (1 << 30):.2f} GiB in {time.monotonic() - begin:.0f} s", flush=True)
@@ -93,8 +99,8 @@ def _names(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir()] if folder.is_dir() else []
 
 
-def _download(address: str, folder: Path) -> None:
-    store = open_store(address, retry_seconds=STORE_SECONDS)
+def _download(address: str, folder: Path, credentials: Credentials | None) -> None:
+    store = open_store(address, credentials, retry_seconds=STORE_SECONDS)
     folder.mkdir(exist_ok=True)
     try:
         run_in_parallel(

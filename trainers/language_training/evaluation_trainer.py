@@ -1,20 +1,22 @@
-"""The Trainer that prepares the rows of an evaluation, and its model, which may be divided among ranks."""
+"""The Trainer of an evaluation: it prepares the rows, has the model, and computes the losses."""
 
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from accelerate.utils.fsdp_utils import fsdp2_prepare_model
 from peft import PeftModel
+from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from kfp_distributed.trainers.language_training.base_folder import base_folder, content_hash
+from kfp_distributed.trainers.language_training.base_loading import load_base
 from kfp_distributed.trainers.language_training.objectives import SupervisedTuning, Tuning
 from kfp_distributed.trainers.language_training.rank_checks import check_ranks
 from kfp_distributed.trainers.language_training.tokenizer_checks import check_tokens, template_errors
 from kfp_distributed.trainers.language_training.tuning_rows import tuning_rows
 from kfp_distributed.trainers.language_training.tuning_trainer import (
     let_shard,
-    load_base,
     plan_sharding,
     tuning_arguments,
 )
@@ -84,3 +86,22 @@ def _load(parameters: LanguageEvaluationParameters, *, has_weights: bool) -> tup
 def _with_completions(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return rows of preferences with the chosen answer as the completion, others as they are."""
     return [{**row, "completion": row["chosen"]} if "chosen" in row else row for row in rows]
+
+
+def row_losses(trainer: Tuning, model: PreTrainedModel, numbers: Sequence[int]) -> list[tuple[float, int]]:
+    """Return the sum of the losses of the tokens of each row that count, and their number.
+
+    Args:
+        trainer: The Trainer that has prepared the rows.
+        model: The model, in the mode of evaluation.
+        numbers: Numbers of the rows in the prepared dataset, which are computed at once.
+    """
+    batch = trainer.data_collator([trainer.train_dataset[number] for number in numbers])
+    labels = batch.pop("labels").to(model.device)[:, 1:]
+    with torch.no_grad():
+        logits = model(**{name: tensor.to(model.device) for name, tensor in batch.items()}).logits[:, :-1]
+        # Row by row: with 32 bits, those of all rows may take more memory than the model.
+        losses = [
+            cross_entropy(row.float(), wanted, reduction="sum") for row, wanted in zip(logits, labels, strict=True)
+        ]
+    return list(zip(torch.stack(losses).tolist(), (labels >= 0).sum(dim=1).tolist(), strict=True))

@@ -1,11 +1,49 @@
-"""Answers of language models to prompts, without chance."""
+"""Answers of language models to prompts: their tokens, what ends them, and those without chance."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from kfp_distributed.trainers.language_training.held_out_prompts import HeldOutPrompt
+
+
+def prompt_tokens(
+    tokenizer: PreTrainedTokenizerBase,
+    prompt: str | Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]] | None = None,
+) -> list[int]:
+    """Return the tokens of a prompt as the training has them.
+
+    Args:
+        tokenizer: The tokenizer.
+        prompt: A text, or messages, which the chat template writes.
+        tools: Tools of the messages. Default: none.
+    """
+    if isinstance(prompt, str):
+        encoded = tokenizer(prompt)
+    else:
+        encoded = tokenizer.apply_chat_template(prompt, tools=tools, add_generation_prompt=True, return_dict=True)
+    return list(encoded["input_ids"])
+
+
+def answer_ends(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, is_chat: bool) -> list[int]:
+    """Return the tokens that end an answer. A base model does not know that which ends a turn in its template.
+
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        is_chat: Whether the prompts are messages.
+    """
+    known = model.generation_config.eos_token_id
+    ends = {*(known if isinstance(known, list) else [known]), tokenizer.eos_token_id}
+    if is_chat:
+        turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!!"}]
+        text = tokenizer.apply_chat_template(turns, tokenize=False).rpartition("!!")[2]
+        first = tokenizer(text, add_special_tokens=False)["input_ids"][:1]
+        ends |= {*first} & {*tokenizer.added_tokens_decoder}
+    return sorted(ends - {None})
 
 
 class GreedyAnswers:
@@ -51,29 +89,11 @@ class GreedyAnswers:
             do_sample=False,
             use_cache=True,
             pad_token_id=tokenizer.pad_token_id,
-            eos_token_id=self._ends(model, isinstance(prompts[0].prompt, str)),
+            eos_token_id=answer_ends(model, tokenizer, not isinstance(prompts[0].prompt, str)),
         )
         tensors = {name: torch.tensor(rows, device=model.device) for name, rows in inputs.items()}
         output = model.generate(**tensors, generation_config=config, synced_gpus=self._are_divided)
         return [text.strip() for text in tokenizer.batch_decode(output[:, width:], skip_special_tokens=True)]
 
     def _tokens(self, prompt: HeldOutPrompt) -> list[int]:
-        """Return the tokens as the training has them."""
-        if isinstance(prompt.prompt, str):
-            encoded = self._tokenizer(prompt.prompt)
-        else:
-            encoded = self._tokenizer.apply_chat_template(
-                prompt.prompt, tools=prompt.tools, add_generation_prompt=True, return_dict=True
-            )
-        return list(encoded["input_ids"])[-self._prompt_tokens :]
-
-    def _ends(self, model: PreTrainedModel, is_text: bool) -> list[int]:
-        """Return the tokens that end an answer. A base model does not know that which ends a turn in its template."""
-        known = model.generation_config.eos_token_id
-        ends = {*(known if isinstance(known, list) else [known]), self._tokenizer.eos_token_id}
-        if not is_text:
-            turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!!"}]
-            text = self._tokenizer.apply_chat_template(turns, tokenize=False).rpartition("!!")[2]
-            first = self._tokenizer(text, add_special_tokens=False)["input_ids"][:1]
-            ends |= {*first} & {*self._tokenizer.added_tokens_decoder}
-        return sorted(ends - {None})
+        return prompt_tokens(self._tokenizer, prompt.prompt, prompt.tools)[-self._prompt_tokens :]

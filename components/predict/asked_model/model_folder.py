@@ -17,7 +17,11 @@ from kfp_distributed.storage.opener import open_store
 
 
 def download_model(
-    uri: str, folder: Path, is_artifact: bool = False, credentials: Credentials | None = None
+    uri: str,
+    folder: Path,
+    is_artifact: bool = False,
+    credentials: Credentials | None = None,
+    takes_language_models: bool = False,
 ) -> ModelManifest:
     """Download a model, and return its manifest.
 
@@ -26,9 +30,10 @@ def download_model(
         folder: Folder for the files, which may not exist.
         is_artifact: Whether it is an artifact, whose step has ended. It may lack model.json. Default: False.
         credentials: Credentials of the object store. Default: those of the environment.
+        takes_language_models: Whether the model may be a language model. Default: False.
 
     Raises:
-        ValueError: The address is not valid, or the model is a language model.
+        ValueError: The address is not valid, or the model is a language model that is not taken.
         ModelIncomplete: There is no model, or files are missing.
         ChecksumMismatch: A file differs from model.json.
         StorageError: The store cannot be read.
@@ -48,7 +53,8 @@ def download_model(
             f"model_uri {without_secrets(uri)}: {error}. Give the address of a model of train, or of an exported "
             "version such as s3://models/digits/3"
         ) from None
-    refuse_language_model(manifest.format)
+    if not takes_language_models:
+        refuse_language_model(manifest.format)
     print(f"downloading the model {without_secrets(uri)}", flush=True)
     store.download_folder(folder, expected=manifest.files)
     return manifest

@@ -1,0 +1,118 @@
+"""Answers requests to a language model over OpenAI's HTTP interface."""
+
+import json
+import re
+import select
+import socket
+import time
+import uuid
+from http import HTTPStatus
+from typing import Any
+
+from kfp_distributed.components.model_server.chat_model import ChatModel
+from kfp_distributed.components.model_server.http_server import RequestHandler
+from kfp_distributed.components.model_server.openai_protocol import (
+    AnswerFormat,
+    AnswerRequest,
+    RequestRefused,
+    parse_request,
+)
+
+_PATH = re.compile(r"(?:/openai)?/v1/(models|completions|chat/completions)(?:\?.*)?")
+"""The path of OpenAI, and that of KServe."""
+
+
+class OpenAIHandler(RequestHandler):
+    """Answers requests to a language model.
+
+    Args:
+        name: Name of the model.
+        model: The model.
+        connection: The arguments of a request handler of socketserver.
+    """
+
+    def __init__(self, name: str, model: ChatModel, *connection: Any) -> None:  # noqa: ANN401  (as of socketserver)
+        self._name, self._model = name, model
+        super().__init__(*connection)  # It handles the requests.
+
+    def do_GET(self) -> None:
+        """Send the list with the model."""
+        if self._path() != "models":
+            self._refuse_path()
+            return
+        model = {"id": self._name, "object": "model", "created": 0, "owned_by": "kfp-distributed"}
+        self.answer(HTTPStatus.OK, {"object": "list", "data": [model]})
+
+    def do_POST(self) -> None:
+        """Send an answer."""
+        body = self.read_body()
+        if body is None:
+            return
+        path = self._path()
+        if path not in ("completions", "chat/completions"):
+            self._refuse_path()
+            return
+        try:
+            request = parse_request(body, path == "chat/completions", self._name)
+            tokens = self._model.tokens(request)
+        except RequestRefused as error:
+            self.answer(HTTPStatus(error.status), error.body)
+            return
+        form = AnswerFormat(request, self._name, uuid.uuid4().hex, int(time.time()))
+        (self._stream if request.streams else self._send_whole)(request, tokens, form)
+
+    def refuse(self, status: HTTPStatus, text: str) -> None:
+        """Send an error."""
+        self.answer(status, RequestRefused(text, status=status).body)
+
+    def _send_whole(self, request: AnswerRequest, tokens: list[int], form: AnswerFormat) -> None:
+        try:
+            answer = self._model.answer(request, tokens, lambda text: self._check_client())
+        except (RuntimeError, ValueError) as error:  # Such as that of a full GPU.
+            self.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, f"the model failed: {error}")
+            return
+        self.answer(HTTPStatus.OK, form.whole(answer))
+
+    def _stream(self, request: AnswerRequest, tokens: list[int], form: AnswerFormat) -> None:
+        def send(text: str) -> None:
+            self._check_client()
+            if text:
+                self._send_event(form.part(text))
+
+        self.close_connection = True  # Its end is that of the connection.
+        self.send_response(HTTPStatus.OK)
+        for name, value in (("Content-Type", "text/event-stream"), ("Connection", "close")):
+            self.send_header(name, value)
+        self.end_headers()
+        if request.is_chat:
+            self._send_event(form.part("", is_first=True))
+        try:
+            answer = self._model.answer(request, tokens, send)
+        except (RuntimeError, ValueError) as error:
+            self._send_event(RequestRefused(f"the model failed: {error}", status=500).body)
+            return
+        self._send_event(form.part("", answer.finish_reason))
+        if request.streams_usage:
+            self._send_event(form.usage(answer))
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def _send_event(self, content: object) -> None:
+        self.wfile.write(f"data: {json.dumps(content)}\n\n".encode())
+
+    def _check_client(self) -> None:
+        """Check that the client has not closed the connection.
+
+        Raises:
+            ConnectionError: It has.
+        """
+        is_readable = select.select([self.connection], [], [], 0)[0]
+        if is_readable and not self.connection.recv(1, socket.MSG_PEEK):
+            raise ConnectionAbortedError("the client has closed the connection")
+
+    def _path(self) -> str:
+        match = _PATH.fullmatch(self.path)
+        return match[1] if match else ""
+
+    def _refuse_path(self) -> None:
+        served = "GET /v1/models, POST /v1/chat/completions and POST /v1/completions, also below /openai"
+        self.refuse(HTTPStatus.NOT_FOUND, f"{self.command} {self.path:.200} is not served: this server has {served}")
