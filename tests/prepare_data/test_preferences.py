@@ -39,6 +39,7 @@ def test_preferences_are_kept_and_named(rows, ending, run, tmp_path, capsys):
         (LISTS, {"chosen": [message("robot")]}, "'chosen' has the role 'robot'"),
         (WHOLE, {"rejected": turn(40)}, "'rejected' is equal to chosen"),
         (WHOLE, {"rejected": [message("user"), NO]}, "'rejected' differs from chosen in a message that is no answer"),
+        (WHOLE, {"rejected": [turn(40)[0], NO, *turn(0)]}, "no answer after the first answer in which they differ"),
         (WHOLE, {"rejected": [*turn(40), *turn(40)]}, "'rejected' has the messages of chosen and others"),
         (WHOLE, {"chosen": [*turn(40), turn(0)[1]], "rejected": [*turn(40), NO]}, "or chosen follows an answer"),
         (LISTS, {"chosen": turn(40)}, "'rejected' or chosen has a message that is no answer"),

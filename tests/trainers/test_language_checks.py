@@ -166,3 +166,59 @@ def test_weights_of_another_model_are_refused(found, weights, key):
 def test_padding_that_the_model_does_not_have_is_the_end_of_a_text(found):
     """A model of fewer tokens than its padding cannot be loaded again."""
     assert found["padding"] == [11, 11]
+
+
+RANKS = """
+import json
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, models
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from kfp_distributed.trainers.language_training import base_loading
+
+base_loading.has_bfloat16 = lambda: True
+sizes = {
+    "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 32,
+    "num_key_value_heads": 2, "head_dim": 16, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}
+moe = sizes | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+latent = {"q_lora_rank": 32, "kv_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "v_head_dim": 16}
+kinds = {
+    "llama": sizes, "gemma3_text": sizes, "minimax": sizes | {"num_local_experts": 4},
+    "gptj": {"n_embd": 64, "n_layer": 2, "n_head": 4, "rotary_dim": 8, "n_positions": 64, "vocab_size": 32},
+    "openai-gpt": {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": 32},
+    "deepseek_v2": sizes | latent | {
+        "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_group": 2, "topk_group": 1,
+        "head_dim": 16, "first_k_dense_replace": 1,
+    },
+    "laguna": moe, "ernie4_5_moe": sizes | {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32},
+}
+
+def parts(folder, has_weights):
+    model, _ = base_loading.load_base(folder, "", "lora", has_weights=has_weights)
+    parameters = [(name, str(one.dtype), one.requires_grad, one.shape) for name, one in model.named_parameters()]
+    buffers = [(name, str(one.dtype), one.device.type, one.tolist()) for name, one in model.named_buffers()]
+    return [str(model.config.dtype), parameters, buffers]
+
+found = {}
+for kind, values in kinds.items():
+    folder = Path(kind).absolute()
+    AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **values)).save_pretrained(folder)
+    tokens = Tokenizer(models.WordLevel({str(i): i for i in range(20)}, unk_token="0"))
+    PreTrainedTokenizerFast(tokenizer_object=tokens, pad_token="0", eos_token="2").save_pretrained(folder)
+    found[kind] = [parts(folder, has_weights) for has_weights in (True, False)]
+print(json.dumps(found))
+"""
+
+
+def test_the_model_of_a_rank_without_weights_is_that_of_rank_0(tmp_path, library_archive):
+    """Ranks that differ in a dtype, or in what is trained, would send each other different tensors."""
+    program = forked(environment("torch2"), "-c", RANKS)
+    variables = {**os.environ, "PYTHONPATH": str(library_archive)}
+    process = subprocess.run(program, check=False, capture_output=True, text=True, cwd=tmp_path, env=variables)
+    assert process.returncode == 0, process.stderr
+    found = json.loads(process.stdout.splitlines()[-1])
+    assert len(found) == 8
+    assert {name for name, (read, unread) in found.items() if read != unread} == set()

@@ -1,6 +1,7 @@
 """Processes that post their progress to an HTTPS server with a certificate authority of its own."""
 
 import json
+import os
 import re
 import socket
 import ssl
@@ -276,6 +277,75 @@ def test_a_fork_that_trains_posts_its_progress(server, environment, tmp_path):
     output = train(environment | {REPORTER_VARIABLE: "1"}, tmp_path, FORKED)
     metrics = [body["trainerStatus"]["metrics"] for _, _, body in server.requests]
     assert [{"name": "loss", "value": "0.5"}] in metrics, output
+
+
+DURING_A_REQUEST = """
+import os, signal, threading, time
+from kfp_distributed.trainers.runtime.monitoring import status_server
+from kfp_distributed.trainers.runtime.monitoring.progress import Progress
+from kfp_distributed.trainers.runtime.monitoring.trainer_status import TimedProgress
+status_server._TIMEOUT_SECONDS = SECONDS
+begun, goes_on, posted = threading.Event(), threading.Event(), []
+def post(body):
+    begun.set()
+    assert goes_on.wait(60)
+    posted.append(body)
+posts = status_server.StatusPosts(post, 0.01)
+posts.add(TimedProgress(Progress(1, 2), 1.0))
+assert begun.wait(60)
+HANDLER
+if (child := os.fork()) == 0:
+    posts = status_server.StatusPosts(posted.append, 0.01)
+    posts.add(TimedProgress(Progress(2, 2), 2.0))
+    posts.finish(60)
+    os._exit(len(posted))
+assert not goes_on.is_set() and not posted
+assert os.waitpid(child, 0)[1] == 256
+goes_on.set()
+posts.finish(60)
+posts = status_server.StatusPosts(posted.append, 0.01)
+posts.add(TimedProgress(Progress(2, 2), 2.0))
+posts.finish(60)
+if (child := os.fork()) == 0:
+    os._exit(0)
+os.waitpid(child, 0)
+assert posts._thread and not posts._thread.is_alive()
+print(len(posted), flush=True)
+os._exit(0)
+"""
+
+RAISING = """
+def handler(*_):
+    raise InterruptedError
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.3)
+"""
+
+
+@pytest.mark.parametrize(("seconds", "handler"), [(0.1, ""), (60, RAISING)])
+def test_a_fork_during_a_request_that_does_not_end_goes_on_and_so_does_the_request(tmp_path, seconds, handler):
+    variables = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    program = DURING_A_REQUEST.replace("SECONDS = SECONDS", f"SECONDS = {seconds}").replace("HANDLER", handler)
+    assert train(variables, tmp_path, program, is_patient=False) == "2\n"
+
+
+NESTED = """
+import os, signal
+is_first = [True]
+os.register_at_fork(before=lambda: is_first and (is_first.clear() or signal.raise_signal(signal.SIGUSR1)))
+from kfp_distributed.trainers.runtime.monitoring import status_server  # Its hook runs before the other one.
+def fork(*_):
+    if (child := os.fork()) == 0:
+        os._exit(0)
+    print(os.waitpid(child, 0)[1], flush=True)
+signal.signal(signal.SIGUSR1, fork)
+fork()
+"""
+
+
+def test_a_signal_handler_that_interrupts_a_fork_may_fork(tmp_path):
+    variables = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    assert train(variables, tmp_path, NESTED, is_patient=False) == "0\n0\n"
 
 
 def record(model_dir, metrics_dir):

@@ -55,14 +55,16 @@ def load_base(
 
 def _model_without_weights(configuration: PreTrainedConfig, kind: torch.dtype) -> PreTrainedModel:
     """Return a model whose weights have any values. Nothing writes them, so that they have addresses but no memory."""
-    with (
-        init_empty_weights()
-    ):  # Buffers have their values, which some models compute with the precision of the weights.
-        model = AutoModelForCausalLM.from_config(configuration, dtype=torch.float32)
+    with init_empty_weights():
+        # Like transformers, which computes buffers with 32 bits and casts them.
+        values = dict(AutoModelForCausalLM.from_config(configuration, dtype=torch.float32).named_buffers())
+        model = AutoModelForCausalLM.from_config(configuration, dtype=kind)
+    for name, buffer in model.named_buffers():
+        buffer.copy_(values[name])
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
-            weight = torch.empty_like(parameter, dtype=kind, device="cpu")
-            setattr(module, name, torch.nn.Parameter(weight, requires_grad=parameter.requires_grad))
+            # Some models keep parameters with 32 bits. Reading weights makes all of them trainable.
+            setattr(module, name, torch.nn.Parameter(torch.empty_like(parameter, device="cpu")))
     model.tie_weights()
     return model
 

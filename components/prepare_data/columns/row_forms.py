@@ -179,6 +179,8 @@ def _problem_of_lists(prompt: Sequence[Any], chosen: Sequence[Any], rejected: Se
         if shared < 0:
             return "has the messages of chosen and others, or is the beginning of chosen"
     if {message["role"] for message in (*chosen[shared:], *rejected[shared:])} != {"assistant"}:  # They are preferred.
+        if not prompt and chosen[shared]["role"] == rejected[shared]["role"] == "assistant":
+            return "or chosen has a message that is no answer after the first answer in which they differ"
         both = "or chosen has a message that is no answer, such as the prompt, which belongs to prompt alone"
         return both if prompt else "differs from chosen in a message that is no answer"
     before = prompt or chosen[:shared]

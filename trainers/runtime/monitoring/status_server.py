@@ -1,7 +1,7 @@
 """Posts the progress of a training to the status server of Kubeflow Trainer, which shows it in the TrainJob.
 
 Kubeflow Trainer sets the variables KUBEFLOW_TRAINER_SERVER_... where its feature TrainJobStatus is on. Without them,
-nothing is posted. A request that fails never fails or delays the training.
+nothing is posted. A request never fails the training. It delays a fork, and the end of the process, by at most 3 s.
 """
 
 import atexit
@@ -40,10 +40,30 @@ POST_SECONDS = 10.0
 _TIMEOUT_SECONDS = 3.0
 """Timeout of a request, and the time by which the last request may delay the end of the process."""
 
-_REQUEST = threading.Lock()
+_request = threading.RLock()
 """Held during a request. A process forks before or after one: locks of OpenSSL that a thread has would stay locked in
-the fork, where its next use of TLS would never end."""
-os.register_at_fork(before=_REQUEST.acquire, after_in_parent=_REQUEST.release, after_in_child=_REQUEST.release)
+the fork, where its next use of TLS would never end.
+
+A fork waits for at most _TIMEOUT_SECONDS, in which a server that works answers. Then, and if a signal handler raises
+while it waits, the process forks during the request.
+"""
+
+
+def _wait_for_request() -> None:
+    _request.acquire(timeout=_TIMEOUT_SECONDS)
+
+
+def _release_request() -> None:
+    with suppress(RuntimeError):  # This thread does not have the lock: it did not wait until the end of the request.
+        _request.release()
+
+
+def _begin_in_fork() -> None:
+    global _request  # A thread that the fork does not have may hold the other one.
+    _request = threading.RLock()
+
+
+os.register_at_fork(before=_wait_for_request, after_in_parent=_release_request, after_in_child=_begin_in_fork)
 
 _TOKEN = re.compile(r"[\w.~+/=-]+", re.ASCII)
 
@@ -113,7 +133,7 @@ class StatusPosts:
 
     def _try(self, first: TimedProgress, last: TimedProgress) -> None:
         try:
-            with _REQUEST:
+            with _request:
                 self._post(status_body(first, last))
             self._posted = last
         except Exception as error:  # noqa: BLE001 - what only shows the training must not fail it
