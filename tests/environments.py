@@ -90,12 +90,18 @@ TEST_ENVIRONMENTS: Mapping[str, Callable[[], list[str]]] = {
     "kfp-2.0": lambda: ["kfp-pipeline-spec==0.2.2", "googleapis-common-protos<1.57", "pyyaml"],
     # The MLflow server. The extra `auth` has what its login needs.
     "mlflow": lambda: ["mlflow[auth]==3.17.2"],
-    # PyTorch 2.6, and the packages of the images `pytorch` and `language-model`. 1.8 GB, see debian_torch.py.
-    "torch2": lambda: sorted({*_packages_of("pytorch"), *_packages_of("language-model")}),
+    # PyTorch 2.6, the packages of the images `pytorch` and `language-model`, and those of lm-evaluation-harness that it
+    # imports. 1.8 GB, see debian_torch.py.
+    "torch2": lambda: sorted({*_packages_of("pytorch"), *_packages_of("language-model"), *_HARNESS}),
     # The newest Python, with what a run on one machine needs. 1.9 GB.
     "python3.13": _for_a_run,
 }
 """The requirements of each environment, by its name."""
+
+_HARNESS = (
+    *("lm_eval==0.4.13", "colorama==0.4.6", "lxml==6.1.3", "portalocker==4.4.2", "sacrebleu==2.6.0"),
+    "tabulate==0.10.0",
+)
 
 _BUILD = ("setuptools>=77", "wheel")
 

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from kfp_distributed.trainers.language_rows import language_rows
 from kfp_distributed.trainers.language_training.evaluation_trainer import evaluation_trainer, row_losses
 from kfp_distributed.trainers.language_training.greedy_answers import GreedyAnswers
+from kfp_distributed.trainers.language_training.harness import check_harness, harness_scores
 from kfp_distributed.trainers.language_training.held_out_prompts import held_out_prompts
 from kfp_distributed.trainers.language_training.rank_checks import check_gpus
 from kfp_distributed.trainers.language_training.tuning_trainer import describe_tokens
@@ -37,6 +38,8 @@ def language_evaluation(train_dir: str, model_dir: str, parameters: LanguageEval
     """
     ranks = int(os.environ.get("WORLD_SIZE", 1))
     check_gpus()
+    if parameters.harness_tasks:
+        check_harness()
     rows = language_rows(train_dir)
     trainer, model = evaluation_trainer(parameters, rows, "trainer", ranks)
     described = f"{describe_tokens(trainer, rows, [])}; {ranks} ranks"
@@ -60,9 +63,13 @@ def language_evaluation(train_dir: str, model_dir: str, parameters: LanguageEval
     if answers:
         exact = sum(answer.is_exact for answer in answers)
         scores |= {"prompts": len(answers), "exact_match": exact / len(answers)}
+    lower = list[str]()
+    if parameters.harness_tasks:
+        of_harness, lower = harness_scores(parameters, trainer, model)
+        scores |= of_harness
     if trainer.is_world_process_zero():
         print(", ".join(f"{name} {score:.6g}" for name, score in scores.items()), flush=True)
-        write_scores(Path(model_dir), scores, answers)
+        write_scores(Path(model_dir), scores, answers, lower)
 
 
 def _share(items: Sequence[_T], compute: Callable[[Sequence[_T]], list[_R]], size: int, what: str) -> list[_R]:

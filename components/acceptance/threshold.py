@@ -1,7 +1,7 @@
 """Decides by one metric whether a model is good enough (pure)."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -75,9 +75,18 @@ class Threshold:
         return cls._of(directions, metric, bound, f"the task {label.task!r} (label {label.name!r})", classes)
 
     @classmethod
-    def of_texts(cls, metric: str = "", bound: float | None = None) -> "Threshold":
-        """Return the threshold for a language model. See `of_label`; the metrics are those of OF_TEXTS."""
-        return cls._of(OF_TEXTS, metric, bound, "language models")
+    def of_texts(cls, metric: str = "", bound: float | None = None, tasks: Collection[str] = ()) -> "Threshold":
+        """Return the threshold for a language model. See `of_label`.
+
+        Args:
+            metric: One of OF_TEXTS, or TASK/METRIC of a task. Default: "", the first of OF_TEXTS.
+            bound: The value to reach. Default: None.
+            tasks: Names of other tasks that are scored. Default: none.
+        """
+        directions, others = OF_TEXTS, f", and TASK/METRIC of {', '.join(tasks)}" if tasks else ""
+        if "/" in metric and metric.partition("/")[0] in tasks:
+            directions = {**OF_TEXTS, metric: "at least"}
+        return cls._of(directions, metric, bound, "language models", others)
 
     @classmethod
     def _of(
@@ -102,7 +111,8 @@ class Threshold:
             ValueError: The metric is not defined for the dataset.
         """
         if self.metric not in values:
-            defined = [name for name in values if any(name in names for names in (*DIRECTIONS.values(), OF_TEXTS))]
+            known = (*DIRECTIONS.values(), OF_TEXTS)
+            defined = [name for name in values if "/" in name or any(name in names for names in known)]
             raise ValueError(
                 f"the metric {self.metric!r} is undefined for the rows of this dataset: pass another one as `metric`, "
                 f"such as {', '.join(defined)}, or evaluate more rows"

@@ -29,17 +29,19 @@ def evaluate_language_model(
         model_uri: Address of the model: the output `model_uri` of `train`, the output of `import_model`, a version that
             `export_model` has exported, by number or by alias, a folder of each replica, or a model of the Hugging Face
             Hub. Examples: "s3://models/assistant/3", "s3://models/assistant@production".
-        metric: Name of the metric that `score` has and `bound` limits. Allowed values: "loss", "perplexity" and
-            "exact_match". Default: empty, which means "loss".
+        metric: Name of the metric that `score` has and `bound` limits. Allowed values: "loss", "perplexity",
+            "exact_match", and "TASK/METRIC" of a task in `harness_tasks`. Default: empty, which means "loss".
         bound: Value that `score` must reach for `is_good_enough`: the highest good value of "loss" and "perplexity",
-            the lowest one of "exact_match". Example: 0.8. Default: none, which means that every value is good enough.
+            the lowest one of "exact_match", and one or the other of a metric of a task, as the harness says. Example:
+            0.8. Default: none, which means that every value is good enough.
         allow_training_rows: Whether to score a dataset with rows that trained the model. The scores then do not say how
             the model performs on new rows. Default: False.
         evaluation_parameters: How the rows are computed, by name: "batch_size" (rows that a rank computes at once, 4),
             "max_length" (tokens of a row, 2048), "loss_on" (tokens whose loss counts, as of the trainer
             language_model), "chat_template", "answers" (number of prompts that the model answers, 100; 0 for none),
-            "answer_tokens" (tokens of an answer, 128), and "sharding" ("fsdp" divides the model among the ranks,
-            "none"). Example: {"answers": 500, "answer_tokens": 32}. Default: {}.
+            "answer_tokens" (tokens of an answer, 128), "harness_tasks" and "harness_folder" (names of tasks of
+            lm-evaluation-harness, and the address of their definitions and data), and "sharding" ("fsdp" divides the
+            model among the ranks, "none"). Example: {"answers": 500, "answer_tokens": 32}. Default: {}.
         distribution_specification: Type of the job, "Job" or "PyTorch", and the number and size of its replicas, as of
             `train`. Example: {"distribution_type": "PyTorch", "number_of_workers": 1, "worker_gpus": 1}. Default: {},
             which means one process.

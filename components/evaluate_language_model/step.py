@@ -1,7 +1,7 @@
 """Runs the step `evaluate_language_model` on the artifacts of KFP."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def run_step(
     """
     try:
         refuse_placeholders({"model_uri": model_uri, "metric": metric, "image": image})
-        threshold = Threshold.of_texts(metric, bound)
+        threshold = Threshold.of_texts(metric, bound, evaluation_parameters.get("harness_tasks", ()))
         _check_parameters(evaluation_parameters, threshold)
         manifest = _dataset(dataset)
         model = read_model(resolve(model_uri) if is_in_store(model_uri) else model_uri)
@@ -75,7 +75,9 @@ def run_step(
         folder = open_store(
             evaluation.path if Path(evaluation.path, SCORES).exists() else evaluation.uri, retry_seconds=STORE_SECONDS
         )
-        scores, answers = parse_scores(folder.read(SCORES), folder.read(ANSWERS))
+        scores, answers, lower = parse_scores(folder.read(SCORES), folder.read(ANSWERS))
+        if threshold.metric in lower:
+            threshold = replace(threshold, direction="at most")
         verdict = threshold.judge(scores)
     except (ValueError, OSError, StorageError) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None
@@ -91,12 +93,14 @@ def _check_parameters(parameters: Mapping[str, Any], threshold: Threshold) -> No
     """Check the names of parameters. `plan_job` checks the values.
 
     Raises:
-        ValueError: One is unknown, or there are no answers to judge by.
+        ValueError: One is unknown or missing, or there are no answers to judge by.
     """
     allowed = [field.name for field in fields(LanguageEvaluationParameters) if field.name not in _OF_MODEL]
     for name in parameters:
         if name not in allowed:
             raise ValueError(f"evaluation_parameters has no {name!r}; allowed are {', '.join(allowed)}")
+    if bool(parameters.get("harness_tasks")) != bool(parameters.get("harness_folder")):
+        raise ValueError("evaluation_parameters has one of harness_tasks and harness_folder: set both, or none")
     if threshold.metric == "exact_match" and parameters.get("answers") in (0, "0"):
         raise ValueError('metric is "exact_match", and answers is 0: set answers to the number of prompts to answer')
 

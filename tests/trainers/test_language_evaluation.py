@@ -140,6 +140,47 @@ def test_the_loss_is_that_of_each_token_of_the_answers(folder, evaluate, library
     assert answers[0]["prompt"] in report
 
 
+TASK_OF_HARNESS = """
+task: colours
+dataset_path: json
+dataset_kwargs: {data_files: {test: colours.jsonl}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{question}}"
+doc_to_choice: ["r", "g"]
+doc_to_target: "{{answer}}"
+metric_list:
+  - {metric: acc, aggregation: mean, higher_is_better: true}
+  - {metric: brier_score, aggregation: brier_score, higher_is_better: false}
+"""
+
+
+@pytest.fixture
+def harness(tmp_path):
+    """Address of a folder with a task of lm-evaluation-harness, and its data."""
+    folder = tmp_path / "harness" / "tasks"
+    folder.mkdir(parents=True)
+    rows = [{"question": f"{number}: say a colour ", "answer": number % 2} for number in range(7)]
+    (folder.parent / "colours.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "colours.yaml").write_text(TASK_OF_HARNESS)
+    return f"file://{folder.parent}"
+
+
+def test_tasks_of_the_harness_are_scored_by_all_ranks(folder, evaluate, harness):
+    parameters = {"answers": 0, "harness_tasks": ["colours"], "harness_folder": harness}
+    verdict, alone, *_ = evaluate(folder / "model", parameters=parameters, metric="colours/acc", bound=0.0)
+    assert verdict == (alone["colours/acc"], True)
+    assert alone["colours/acc"] in {count / 7 for count in range(8)}
+    parameters |= {"sharding": "fsdp"}
+    options = {"distribution_specification": TWO_RANKS, "metric": "colours/brier_score", "bound": 0.0}
+    verdict, together, *_ = evaluate(folder / "model", parameters=parameters, **options)
+    assert together == pytest.approx(alone, rel=1e-5)
+    assert verdict == (together["colours/brier_score"], False)
+    parameters |= {"harness_tasks": ["arc_easy"]}
+    with pytest.raises(SystemExit, match=r"harness_tasks has arc_easy; file://.*/harness has colours"):
+        evaluate(folder / "model", parameters=parameters)
+
+
 @pytest.mark.parametrize("sharding", ["none", "fsdp"])
 def test_ranks_and_sharding_change_nothing(folder, evaluate, sharding):
     """The ranks have different numbers of rows and prompts. One evaluates the adapter, the other the merged model."""
@@ -167,6 +208,8 @@ def test_ranks_and_sharding_change_nothing(folder, evaluate, sharding):
         ({"parameters": {"batch_size": 0}}, "evaluation_parameters: batch_size is 0; allowed is more than 0"),
         ({"parameters": {"loss_on": "completion"}}, "evaluation_parameters: loss_on is 'completion', and the dataset"),
         ({"parameters": {"answers": 0}, "metric": "exact_match"}, "answers is 0"),
+        ({"parameters": {"harness_tasks": ["arc_easy"]}}, "set both, or none"),
+        ({"metric": "arc_easy/acc"}, "is not a metric of language models"),
         ({"metric": "accuracy"}, "is not a metric of language models: allowed are loss, perplexity, exact_match"),
         ({"model": "/nowhere/model"}, "/nowhere/model"),
         ({"model": "owner/name"}, "write hf://owner/name@REVISION"),

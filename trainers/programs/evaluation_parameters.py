@@ -2,7 +2,7 @@
 
 from __future__ import annotations  # The type of a field is its text, as in the signature of a user's function.
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 
@@ -22,6 +22,8 @@ class LanguageEvaluationParameters:
         answers: Number of prompts, those of the first rows, that the model answers and `exact_match` compares. 0 is
             none. Default: 100.
         answer_tokens: Tokens of an answer, at most, and at most half of max_length. Default: 128.
+        harness_tasks: Tasks of lm-evaluation-harness that are scored, too. Default: [], none.
+        harness_folder: Address or path of the folder that defines them, with their data. Default: "", none.
         sharding: "fsdp" divides the weights among the ranks, "none" keeps all of them in each rank. Default: "none".
         may_be_zero: Parameters that may be 0. All other numbers must be more than 0.
         below: Parameters that must be less than a number.
@@ -39,4 +41,6 @@ class LanguageEvaluationParameters:
     chat_template: str = ""
     answers: int = 100
     answer_tokens: int = 128
+    harness_tasks: list[str] = field(default_factory=list)
+    harness_folder: str = ""
     sharding: Literal["none", "fsdp"] = "none"

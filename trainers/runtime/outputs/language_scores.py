@@ -1,7 +1,8 @@
 """The files of the evaluation of a language model: its scores, and its answers to prompts of the rows.
 
 evaluation.json is {"rows": 100, "tokens": 5120, "loss": 1.25, "perplexity": 3.49, "prompts": 50, "exact_match": 0.42}.
-The last two are missing if no prompt was answered. Each line of answers.jsonl is
+The last two are missing if no prompt was answered. Scores of tasks of lm-evaluation-harness have names such as
+"arc/acc", and "lower_is_better" is a list of those of which low ones are good. Each line of answers.jsonl is
 {"prompt": TEXT, "reference": TEXT, "answer": TEXT, "is_exact": false}.
 """
 
@@ -12,6 +13,8 @@ from typing import NamedTuple
 
 SCORES = "evaluation.json"
 ANSWERS = "answers.jsonl"
+
+_LOWER = "lower_is_better"
 
 
 class ScoredAnswer(NamedTuple):
@@ -30,24 +33,29 @@ class ScoredAnswer(NamedTuple):
     is_exact: bool
 
 
-def write_scores(folder: Path, scores: Mapping[str, float], answers: Sequence[ScoredAnswer]) -> None:
+def write_scores(
+    folder: Path, scores: Mapping[str, float], answers: Sequence[ScoredAnswer], lower_is_better: Sequence[str] = ()
+) -> None:
     """Write the files.
 
     Args:
         folder: An existing folder.
         scores: The scores by name.
         answers: The answers in the order of the rows.
+        lower_is_better: Names of scores of other tasks of which low ones are good. Default: none.
     """
     lines = [json.dumps(answer._asdict(), ensure_ascii=False) for answer in answers]
     (folder / ANSWERS).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    (folder / SCORES).write_text(json.dumps(scores, indent=1))
+    (folder / SCORES).write_text(json.dumps({**scores, _LOWER: [*lower_is_better]}, indent=1))
 
 
-def parse_scores(scores: bytes, answers: bytes) -> tuple[dict[str, float], list[ScoredAnswer]]:
-    """Return the content of the files.
+def parse_scores(scores: bytes, answers: bytes) -> tuple[dict[str, float], list[ScoredAnswer], list[str]]:
+    """Return the content of the files: the scores, the answers, and the scores of which low ones are good.
 
     Args:
         scores: Content of evaluation.json.
         answers: Content of answers.jsonl.
     """
-    return json.loads(scores), [ScoredAnswer(**json.loads(line)) for line in answers.splitlines()]
+    values = json.loads(scores)
+    lower = values.pop(_LOWER)
+    return values, [ScoredAnswer(**json.loads(line)) for line in answers.splitlines()], lower
