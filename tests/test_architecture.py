@@ -235,6 +235,7 @@ TRAINERS_LAYERS = (
         "torch_rows",
     ),
     ("hugging_face", "language_training"),
+    ("language_scoring",),
     ("language_evaluation", "language_model"),
 )
 """The content of a train_specification, the runtime of every replica, and the trainers with their public modules."""
@@ -283,6 +284,7 @@ OPTIONAL_PACKAGES = {
     "jinja2",
     "keras",
     "kubernetes",
+    "lm_eval",
     "onnx",
     "onnxruntime",
     "packaging",

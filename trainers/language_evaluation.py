@@ -10,9 +10,9 @@ from typing import TypeVar
 import torch.distributed as dist
 
 from kfp_distributed.trainers.language_rows import language_rows
-from kfp_distributed.trainers.language_training.evaluation_trainer import evaluation_trainer, row_losses
+from kfp_distributed.trainers.language_scoring.evaluation_trainer import evaluation_trainer, row_losses
+from kfp_distributed.trainers.language_scoring.harness import check_harness, harness_scores
 from kfp_distributed.trainers.language_training.greedy_answers import GreedyAnswers
-from kfp_distributed.trainers.language_training.harness import check_harness, harness_scores
 from kfp_distributed.trainers.language_training.held_out_prompts import held_out_prompts
 from kfp_distributed.trainers.language_training.rank_checks import check_gpus
 from kfp_distributed.trainers.language_training.tuning_trainer import describe_tokens
