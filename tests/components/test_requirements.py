@@ -41,7 +41,7 @@ OF_TENSORFLOW = {"google", "h5py", "keras"}
 DRIVERS = {"fsspec", "huggingface_hub"}
 
 # The images of programs for language models have them, and TensorBoard's logs need the last one.
-LANGUAGE_MODELS = {"accelerate", "datasets", "peft", "safetensors", "transformers", "trl", "tensorboardX"}
+LANGUAGE_MODELS = {"lm_eval", "accelerate", "datasets", "peft", "safetensors", "transformers", "trl", "tensorboardX"}
 
 # Imported only where a notebook runs, which has it.
 NOTEBOOK = {"IPython"}
