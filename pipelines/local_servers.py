@@ -1,6 +1,7 @@
 """The model servers of a local run. The run owns their processes, because they serve longer than the steps run."""
 
 import json
+import os
 import re
 import select
 import socket
@@ -14,6 +15,8 @@ from socketserver import StreamRequestHandler, ThreadingUnixStreamServer
 from typing import NamedTuple
 
 from kfp_distributed.components.deploy_model.local_deployment import socket_address
+from kfp_distributed.library.archive import ARCHIVE_KEY, make_archive
+from kfp_distributed.library.content import STEP_PACKAGES, read_library
 from kfp_distributed.processes.group import ProcessGroup
 
 _ANNOUNCEMENT = re.compile(r"^serving \S+ \d+ at (http://[^/\s]+)", re.MULTILINE)
@@ -42,7 +45,8 @@ class _Server(NamedTuple):
 class LocalServers(ThreadingUnixStreamServer):
     """Starts a model server for each name that a step requests.
 
-    A step sends one line of JSON with `name`, `uri` and `timeout_seconds`, and gets one with `url` or `error`.
+    A step sends one line of JSON with `name`, `uri`, `timeout_seconds` and `python`, and gets one with `url` or
+    `error`.
 
     Args:
         socket_path: Path of the Unix socket. Only users who may enter its folder can send requests.
@@ -63,7 +67,7 @@ class LocalServers(ThreadingUnixStreamServer):
         with socket_address(socket_path) as address:
             super().__init__(address, _Handler)
 
-    def serve_model(self, name: str, uri: str, timeout_seconds: float, step: socket.socket) -> str:
+    def serve_model(self, name: str, uri: str, timeout_seconds: float, step: socket.socket, python: str = "") -> str:
         """Serve a model, and return the address of its server when it answers. Then end the previous server.
 
         Args:
@@ -71,6 +75,7 @@ class LocalServers(ThreadingUnixStreamServer):
             uri: Address of the model.
             timeout_seconds: Seconds until the server must answer.
             step: Connection of the step, which closes it when it ends.
+            python: Path of the Python that serves it, which needs not have the library. Default: "", this one.
 
         Raises:
             ServerFailed: The server has ended or does not answer in time, or the step has ended. A previous server of
@@ -85,8 +90,11 @@ class LocalServers(ThreadingUnixStreamServer):
         self._logs.mkdir(exist_ok=True)
         log = self._logs / f"{child}.log"
         with log.open("wb") as output:
-            program = [sys.executable, "-m", "kfp_distributed.cli.main", "serve", uri, "--name", name, "--port", "0"]
-            process = self._group.start(child, program, stdout=output)
+            program = [python or sys.executable, "-m", "kfp_distributed.cli.main"]
+            serve, environment = ["serve", uri, "--name", name, "--port", "0"], {**os.environ}
+            if python not in ("", sys.executable):
+                environment |= {"PYTHONPATH": self._library(), "_KFP_RUNTIME": "true"}  # It needs not have kfp either.
+            process = self._group.start(child, [*program, *serve], env=environment, stdout=output)
         try:
             url = _wait_for_address(process, log, timeout_seconds, step)
         except BaseException:
@@ -99,6 +107,14 @@ class LocalServers(ThreadingUnixStreamServer):
             self._servers[name] = kept
         self._group.stop(other.child for other in (previous, server) if other and other is not kept)
         return kept.url
+
+    def _library(self) -> str:
+        """Return the path of an archive with this library."""
+        archive = self._logs / ARCHIVE_KEY
+        with self._lock:
+            if not archive.exists():
+                archive.write_bytes(make_archive(read_library((*STEP_PACKAGES, "cli"))))
+        return str(archive)
 
 
 class _Handler(StreamRequestHandler):

@@ -58,9 +58,8 @@ def refuse_language_model(model_format: str) -> None:
     """
     if model_format == HUGGING_FACE:
         raise ValueError(
-            f'the model has the format "{HUGGING_FACE}"; evaluate, predict and deploy_model take no such model: '
-            "load it with transformers, try it with kfp-distributed serve, or serve the merged model with vLLM or the "
-            "huggingface runtime of KServe"
+            f'the model has the format "{HUGGING_FACE}"; evaluate and predict take no such model: score it with '
+            "evaluate_language_model, and ask it with transformers, kfp-distributed serve or deploy_model"
         )
 
 

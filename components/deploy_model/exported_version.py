@@ -1,17 +1,28 @@
 """The exported version that a model server loads: its address, number and format."""
 
 import re
+from dataclasses import replace
 from typing import NamedTuple
 
-from kfp_distributed.components.model_versions.versions import LARGEST_VERSION, SERVED_FORMATS, read_complete
+from kfp_distributed.components.model_versions.versions import (
+    CONFIGURATION,
+    LANGUAGE_MODEL,
+    LARGEST_VERSION,
+    SERVED_FORMATS,
+    read_complete,
+)
 from kfp_distributed.library.address_secrets import without_secrets
 from kfp_distributed.storage.files import FileEntry
-from kfp_distributed.storage.model_format import format_of, refuse_language_model
+from kfp_distributed.storage.model_format import HUGGING_FACE, format_of
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.store import Store
 from kfp_distributed.storage.uri import parse_uri, uri_beside
 
 _EXAMPLE = "give the output uri of export_model, such as s3://models/digits/3, or an alias, such as s3://models/digits@production"
+
+
+_MERGED = "merged/"
+"""Folder of the complete model in one that `language_model` has saved with export = "both"."""
 
 
 class ExportedVersion(NamedTuple):
@@ -21,9 +32,10 @@ class ExportedVersion(NamedTuple):
         uri: Address of the version without a slash at its end, such as "s3://models/digits/3".
         model_name: Name of the model, such as "digits".
         number: Number of the version.
-        model_format: KServe's name of the format: "tensorflow" or "onnx".
-        files: Its files without export.json.
-        folder: Prefix of the files in the store. Default: "", which means that of the address.
+        model_format: KServe's name of the format: "tensorflow", "onnx" or "huggingface".
+        files: Those of its files that are served.
+        folder: Prefix of the files in the store. Default: "", which means that of the address, with "merged/" for a
+            language model that was exported beside its adapter.
     """
 
     uri: str
@@ -94,8 +106,28 @@ def find_version(model_uri: str) -> tuple[ExportedVersion, Store]:
         raise VersionMissing(f"model_uri={uri!r} is not a complete version of export_model: {_EXAMPLE}")
     files = tuple(FileEntry(**entry) for entry in manifest["files"])
     formats = [file.path for file in files if file.path in SERVED_FORMATS]
+    if not formats and format_of(file.path for file in files) == HUGGING_FACE:
+        return _language_model(uri, name, number, files), store
     if len(formats) != 1:
-        refuse_language_model(format_of(file.path for file in files))
         held = " and ".join(sorted(formats)) or "no model that a server loads"
         raise ValueError(f"model_uri={uri!r} has {held}: deploy_model needs either {' or '.join(SERVED_FORMATS)}")
     return ExportedVersion(uri, name, number, SERVED_FORMATS[formats[0]], files), store
+
+
+def _language_model(uri: str, name: str, number: int, files: tuple[FileEntry, ...]) -> ExportedVersion:
+    """Return the complete model of a version of a language model.
+
+    Raises:
+        ValueError: It is an adapter alone.
+    """
+    for folder in ("", _MERGED):
+        own = tuple(
+            replace(file, path=file.path.removeprefix(folder)) for file in files if file.path.startswith(folder)
+        )
+        if any(file.path == CONFIGURATION for file in own):
+            place = f"{name}/{number}/{folder}" if folder else ""
+            return ExportedVersion(uri, name, number, LANGUAGE_MODEL, own, place)
+    raise ValueError(
+        f"model_uri={uri!r} is an adapter, which the huggingface runtime of KServe does not add to its base model: "
+        'train with "export": "merged" or "both", and export that model'
+    )

@@ -13,6 +13,7 @@ from kfp_distributed.cluster_api.objects import Object
 from kfp_distributed.components.deploy_model.deployment_request import DeploymentRequest
 from kfp_distributed.components.deploy_model.exported_version import ExportedVersion
 from kfp_distributed.components.deploy_model.served_copies import copy_uri
+from kfp_distributed.components.model_versions.versions import LANGUAGE_MODEL
 from kfp_distributed.components.train.describe.manifests.pod import MANAGED
 
 GROUP, VERSION, PLURAL, KIND = "serving.kserve.io", "v1beta1", "inferenceservices", "InferenceService"
@@ -50,8 +51,9 @@ MODE_ANNOTATION = "serving.kserve.io/deploymentMode"
 _STANDARD_MODES = ("Standard", "RawDeployment")
 """Names of the mode without Knative: since KServe 0.16, and before."""
 
-_PROTOCOLS = {"tensorflow": "v1", "onnx": "v2"}
-"""Protocol of KServe's runtime of each format: TensorFlow Serving speaks v1, Triton v2."""
+_PROTOCOLS = {"tensorflow": "v1", "onnx": "v2", LANGUAGE_MODEL: "v2"}
+"""Protocol of KServe's runtime of each format: TensorFlow Serving speaks v1, Triton v2. The runtime of language models
+has both, and serves chats at /openai/v1 besides."""
 
 
 def deployment_id(current: Object | None, request: DeploymentRequest, version: ExportedVersion, task: str) -> str:

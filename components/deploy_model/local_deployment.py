@@ -63,7 +63,7 @@ def check_local(request: DeploymentRequest) -> None:
         )
 
 
-def deploy_locally(request: DeploymentRequest, uri: str) -> str:
+def deploy_locally(request: DeploymentRequest, uri: str, python: str = "") -> str:
     """Let the local run serve a version, and return the address of the server when it answers.
 
     The local run ends a server that does not answer yet if this process ends.
@@ -71,6 +71,7 @@ def deploy_locally(request: DeploymentRequest, uri: str) -> str:
     Args:
         request: What to deploy. Only the name and the timeout matter on this machine.
         uri: Address of the version.
+        python: Path of the Python that serves it. Default: "", that of the local run.
 
     Raises:
         ValueError: This process belongs to no local run, or to one that has ended or takes no requests.
@@ -79,7 +80,7 @@ def deploy_locally(request: DeploymentRequest, uri: str) -> str:
     path = os.environ.get(SERVERS_VARIABLE, "")
     if not path:
         raise ValueError(_ADVICE.format(uri=uri))
-    body = {"name": request.name, "uri": uri, "timeout_seconds": request.timeout_seconds}
+    body = {"name": request.name, "uri": uri, "timeout_seconds": request.timeout_seconds, "python": python}
     with socket.socket(socket.AF_UNIX) as connection:
         try:
             with socket_address(Path(path)) as address:

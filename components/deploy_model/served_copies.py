@@ -1,14 +1,15 @@
 """The folders that model servers load: copies of one version each, which the object store makes by itself.
 
 KServe fetches all objects whose keys begin with an address. TensorFlow Serving then serves the highest number that it
-finds in /mnt/models, and Triton the highest one in /mnt/models/NAME. So each deployment has a folder with one version
+finds in /mnt/models, and Triton the highest one in /mnt/models/NAME. The runtime of language models loads /mnt/models
+itself. So each deployment has a folder with one version
 alone. Its servers do not need the version itself, which retention may delete.
 """
 
 import re
 
 from kfp_distributed.components.deploy_model.exported_version import ExportedVersion
-from kfp_distributed.components.model_versions.versions import SERVED_FORMATS
+from kfp_distributed.components.model_versions.versions import CONFIGURATION, LANGUAGE_MODEL, SERVED_FORMATS
 from kfp_distributed.storage.parallel import run_in_parallel
 from kfp_distributed.storage.store import Store
 
@@ -56,15 +57,16 @@ class ServedCopies:
         sizes = {entry.key: entry.size for entry in self._store.list(target)}
         missing = [file.path for file in version.files if sizes.get(target + file.path) != file.size]
         # The file that identifies the format comes last: `is_complete` looks for it.
-        parts = [path for path in missing if path not in SERVED_FORMATS], [p for p in missing if p in SERVED_FORMATS]
-        for paths in parts:
+        last = {CONFIGURATION} if version.model_format == LANGUAGE_MODEL else {*SERVED_FORMATS}
+        for paths in ([path for path in missing if path not in last], [path for path in missing if path in last]):
             run_in_parallel(lambda path: self._store.copy(self._store, source + path, target + path), paths)
         return len(missing)
 
     def folder(self, uri: str) -> str:
         """Return the prefix in the store of the files of the version in a copy."""
         number = f"{self._version.number}/"
-        return self._key(uri) + (number if self._version.model_format == "tensorflow" else f"{self._name}/{number}")
+        folders = {"tensorflow": number, "onnx": f"{self._name}/{number}", LANGUAGE_MODEL: ""}
+        return self._key(uri) + folders[self._version.model_format]
 
     def is_complete(self, uri: str) -> bool:
         """Return whether an address is a complete copy for this InferenceService.
@@ -72,7 +74,7 @@ class ServedCopies:
         Raises:
             StorageError: The store refuses a request or does not answer.
         """
-        return self.is_own(uri) and any(_identifies(entry.key) for entry in self._store.list(self._key(uri)))
+        return self.is_own(uri) and any(self._identifies(uri, entry.key) for entry in self._store.list(self._key(uri)))
 
     def delete(self, uri: str) -> int:
         """Delete a copy, and return the number of its objects.
@@ -84,8 +86,8 @@ class ServedCopies:
         if not self.is_own(uri):
             raise ValueError(f"{uri!r} is not a copy for the InferenceService {self._name}")
         keys = [entry.key for entry in self._store.list(self._key(uri))]
-        self._store.delete([key for key in keys if _identifies(key)])
-        self._store.delete([key for key in keys if not _identifies(key)])
+        self._store.delete([key for key in keys if self._identifies(uri, key)])
+        self._store.delete([key for key in keys if not self._identifies(uri, key)])
         return len(keys)
 
     def is_own(self, uri: str) -> bool:
@@ -93,13 +95,13 @@ class ServedCopies:
         pattern = re.escape(copy_uri(self._version, self._name, "")[:-1]) + "[0-9a-f]{16}-[0-9a-f]{16}/"
         return re.fullmatch(pattern, uri) is not None
 
+    def _identifies(self, uri: str, key: str) -> bool:
+        # Of other formats, the files are in a folder below.
+        return key.rpartition("/")[2] in SERVED_FORMATS or key == f"{self._key(uri)}{CONFIGURATION}"
+
     def _key(self, uri: str) -> str:
         return uri.removeprefix(f"{_root(self._version)}/")
 
 
 def _root(version: ExportedVersion) -> str:
     return version.uri.removesuffix(f"/{version.model_name}/{version.number}")
-
-
-def _identifies(key: str) -> bool:
-    return key.rpartition("/")[2] in SERVED_FORMATS

@@ -5,7 +5,7 @@ from kfp_distributed.components.deploy_model.exported_version import ExportedVer
 from kfp_distributed.components.deploy_model.inference_service import URI_ANNOTATION, model_address, previous_service
 from kfp_distributed.components.deploy_model.served_copies import ServedCopies
 from kfp_distributed.components.deploy_model.service_checks import service_path
-from kfp_distributed.components.model_versions.versions import SERVED_FORMATS
+from kfp_distributed.components.model_versions.versions import LANGUAGE_MODEL, SERVED_FORMATS
 from kfp_distributed.storage.files import FileEntry
 from kfp_distributed.storage.store import Store
 
@@ -32,7 +32,7 @@ def find_served_version(api: ClusterApi, name: str, model_uri: str) -> tuple[Exp
     for service in (current, previous_service(current) if current else None):
         predictor = service["spec"]["predictor"] if service else {}
         model_format = predictor.get("model", {}).get("modelFormat", {}).get("name")
-        if not service or model_format not in SERVED_FORMATS.values():
+        if not service or model_format not in (*SERVED_FORMATS.values(), LANGUAGE_MODEL):
             continue
         version = ExportedVersion(uri, model_name, number, model_format)
         copies, copy = ServedCopies(store, version, name), model_address(predictor)

@@ -21,12 +21,15 @@ from kfp_distributed.components.deploy_model.served_version import find_served_v
 from kfp_distributed.components.deploy_model.service_checks import check_kserve
 from kfp_distributed.components.kfp_interface.artifacts import Artifact
 from kfp_distributed.components.model_versions.aliases import resolve
+from kfp_distributed.components.model_versions.versions import LANGUAGE_MODEL
+from kfp_distributed.components.train.run.runners.local.interpreter import find_python
 from kfp_distributed.components.train.run.runners.runner_choice import kind_of_runner
 from kfp_distributed.components.train.tell.log_format import log
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.kubeflow.placeholders import refuse_placeholders
 from kfp_distributed.storage.kubeflow.task_folder import parse_task_folder
 from kfp_distributed.storage.store import Store
+from kfp_distributed.trainers.programs.program import LANGUAGE_MODEL as TRAINER
 
 
 class DeployedModel(NamedTuple):
@@ -52,7 +55,9 @@ def run_step(*, deployment: Artifact, model_uri: str, runner: str = "auto", **pa
         address = resolve(model_uri)  # Once, because an alias may move.
         if is_local:
             version, _ = find_version(address)
-            place = {"namespace": "", "url": deploy_locally(request, address), "mode": "local"}
+            is_language_model = version.model_format == LANGUAGE_MODEL
+            python = find_python({"trainer": TRAINER}, "Job") if is_language_model else ""
+            place = {"namespace": "", "url": deploy_locally(request, address, python), "mode": "local"}
         else:
             version, place = _deploy(request, address, _source(deployment.uri))
     except (ValueError, OSError, StorageError, ClusterError, DeploymentFailed, NotServed) as error:

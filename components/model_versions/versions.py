@@ -19,6 +19,9 @@ LARGEST_VERSION = 2**63 - 1
 SERVED_FORMATS = {"saved_model.pb": "tensorflow", "model.onnx": "onnx"}
 """KServe's names of the formats that can be deployed, by the file that identifies each."""
 
+LANGUAGE_MODEL, CONFIGURATION = "huggingface", "config.json"
+"""The same of language models, in whose folder this file is. Models of other formats may have such a file, too."""
+
 
 class VersionRefused(ValueError):
     """A version does not exist, is incomplete, or cannot be changed now. The message says what to do."""

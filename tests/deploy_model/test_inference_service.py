@@ -225,7 +225,10 @@ def test_kserve_loads_no_model_of_a_folder():
     [
         ((), "is not a complete version of export_model"),
         (("weights.npz",), "has no model that a server loads: deploy_model needs either saved_model.pb or model.onnx"),
-        (("config.json", "model.safetensors"), "evaluate, predict and deploy_model take no such model: load it"),
+        (
+            ("adapter_config.json", "adapter_model.safetensors"),
+            "is an adapter, which the huggingface runtime of KServe",
+        ),
         (("saved_model.pb", "model.onnx"), "has model.onnx and saved_model.pb: deploy_model needs either"),
     ],
 )
@@ -243,11 +246,25 @@ def test_a_complete_version(monkeypatch, tmp_path, file, served):
     assert store.exists("digits/3/export.json")
 
 
+@pytest.mark.parametrize("folder", ["", "merged/"])
+def test_a_complete_version_of_a_language_model(monkeypatch, tmp_path, folder):
+    """Of one with an adapter, only the merged model is served."""
+    adapter = ("adapter_config.json", "adapter_model.safetensors") if folder else ()
+    write_version(monkeypatch, tmp_path, (*adapter, f"{folder}config.json", f"{folder}model.safetensors"))
+    found, _ = find_version("s3://models/digits/3")
+    files = tuple(FileEntry(file, 1, "hash") for file in ("config.json", "model.safetensors"))
+    place = "digits/3/merged/" if folder else ""
+    assert found == version(model_format="huggingface")._replace(files=files, folder=place)
+    model = predictor_of(parse_request(name="chat", gpus=1), found, "1-2")["model"]
+    assert (model["modelFormat"], model["protocolVersion"]) == ({"name": "huggingface"}, "v2")
+
+
 def write_version(monkeypatch, tmp_path, files):
     """Write a version into a local store that stands for the bucket."""
     folder = tmp_path / "digits" / "3"
     folder.mkdir(parents=True)
     for file in files:
+        (folder / file).parent.mkdir(exist_ok=True)
         (folder / file).write_bytes(b"x")
     if files:
         entries = [{"path": file, "size": 1, "sha256": "hash"} for file in files]

@@ -37,12 +37,14 @@ def export(tmp_path, graph, number=3):
     (folder / "variables" / "large").write_bytes(bytes(BYTES))
     (folder / "export.json").write_bytes(b"{}")
     files = (FileEntry(graph, 5, ""), FileEntry("variables/large", BYTES, ""))
-    served = {"saved_model.pb": "tensorflow", "model.onnx": "onnx"}[graph]
+    served = {"saved_model.pb": "tensorflow", "model.onnx": "onnx", "config.json": "huggingface"}[graph]
     return ExportedVersion(f"s3://models/team/digits/{number}", "digits", number, served, files)
 
 
 @pytest.mark.parametrize(
-    ("graph", "parent"), [("saved_model.pb", "3"), ("model.onnx", "shop/3")], ids=["tensorflow", "triton"]
+    ("graph", "parent"),
+    [("saved_model.pb", "3/"), ("model.onnx", "shop/3/"), ("config.json", "")],
+    ids=["tensorflow", "triton", "huggingface"],
 )
 def test_the_server_copies_one_version(tmp_path, proxy, graph, parent):
     version = export(tmp_path, graph)
@@ -53,7 +55,7 @@ def test_the_server_copies_one_version(tmp_path, proxy, graph, parent):
     assert not copies.is_complete(uri)
     assert copies.copy(uri) == 2
     assert proxy.body_bytes < 50_000
-    folder = f".served/shop-{ID}/{parent}/"
+    folder = f".served/shop-{ID}/{parent}"
     assert {entry.key: entry.size for entry in store.list(".served")} == {
         f"{folder}{graph}": 5,
         f"{folder}variables/large": BYTES,

@@ -187,5 +187,7 @@ def test_a_dataset_without_a_label_is_refused(write_dataset, save_model, tmp_pat
     language.mkdir()
     for name in ("adapter_config.json", "adapter_model.safetensors"):
         (language / name).touch()
-    with pytest.raises(ValueError, match=r'the format "hugging_face"; evaluate, .* take no such model: load it with'):
+    with pytest.raises(
+        ValueError, match=r'the format "hugging_face"; evaluate and predict take no such model: score it with'
+    ):
         run_evaluation(language, dataset, None, None, "")

@@ -21,7 +21,7 @@ def test_a_language_model_is_refused_before_its_download(tmp_path, has_manifest)
     if has_manifest:
         manifest = ModelManifest("hugging_face", describe_folder(model))
         (model / "model.json").write_text(manifest.to_json())
-    message = r"deploy_model take no such model: load it with transformers, .*vLLM or the huggingface runtime of KServe"
+    message = r"predict take no such model: score it with evaluate_language_model"
     with pytest.raises(ValueError, match=message):
         download_model(model.as_uri(), downloaded, is_artifact=not has_manifest)
     assert not downloaded.exists()
