@@ -11,6 +11,7 @@ import yaml  # type: ignore[import-untyped]
 from kfp import compiler
 
 from kfp_distributed.components import Delivery, steps
+from kfp_distributed.pipelines.fine_tune_and_deploy import make_fine_tune_and_deploy
 from kfp_distributed.pipelines.train_and_deploy import make_train_and_deploy
 from kfp_distributed.pipelines.train_and_export import make_train_and_export
 
@@ -47,6 +48,7 @@ def write_specs(
         **library_steps._asdict(),
         "train_and_export": make_train_and_export(library_steps),
         "train_and_deploy": make_train_and_deploy(library_steps),
+        "fine_tune_and_deploy": make_fine_tune_and_deploy(library_steps),
     }
     for name, deliverable in deliverables.items():
         files.append(folder / f"{name}.yaml")

@@ -115,6 +115,7 @@ def test_two_builds_of_a_commit_are_equal(repository, tmp_path, monkeypatch):
         "evaluate",
         "evaluate_language_model",
         "export_model",
+        "fine_tune_and_deploy",
         "fingerprint_source",
         "import_model",
         "predict",

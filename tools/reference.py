@@ -19,6 +19,7 @@ from kfp_distributed.cli.main import main
 from kfp_distributed.components import steps
 from kfp_distributed.components.prepare_data import split_parameter
 from kfp_distributed.components.train.describe.distributions import KEYS, TYPES, types_of
+from kfp_distributed.pipelines.fine_tune_and_deploy import fine_tune_and_deploy
 from kfp_distributed.pipelines.train_and_deploy import train_and_deploy
 from kfp_distributed.pipelines.train_and_export import train_and_export
 from kfp_distributed.storage.dataset import Column, DatasetManifest
@@ -69,7 +70,8 @@ def generated_parts(root: Path = ROOT) -> dict[str, Callable[[], str]]:
     return {
         "components": lambda: "\n".join(describe_interface(component.component_spec) for component in steps()),
         "pipelines": lambda: "\n".join(
-            describe_interface(pipeline.component_spec) for pipeline in (train_and_export, train_and_deploy)
+            describe_interface(pipeline.component_spec)
+            for pipeline in (train_and_export, train_and_deploy, fine_tune_and_deploy)
         ),
         "commands": lambda: describe_commands(main, "kfp-distributed"),
         "distribution keys": describe_distribution_keys,

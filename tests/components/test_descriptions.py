@@ -21,6 +21,7 @@ NAMES = [
     "evaluate_language_model",
     "train_and_export",
     "train_and_deploy",
+    "fine_tune_and_deploy",
 ]
 STEPS = {
     "comp-prepare-data",
@@ -29,6 +30,7 @@ STEPS = {
     "comp-export-model",
     "comp-export-if-good-enough",
     "comp-deploy-if-good-enough",
+    "comp-serve-if-good-enough",
     "comp-fingerprint-source",
     "comp-import-model",
     "comp-evaluate-language-model",

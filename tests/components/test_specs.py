@@ -27,6 +27,7 @@ NAMES = [
     "evaluate_language_model",
     "train_and_export",
     "train_and_deploy",
+    "fine_tune_and_deploy",
 ]
 DELIVERIES = {
     "namespace": Delivery.namespace(),
