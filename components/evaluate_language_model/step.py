@@ -11,6 +11,7 @@ from kfp_distributed.components.evaluate_language_model.scored_model import read
 from kfp_distributed.components.evaluate_language_model.scores_page import scores_page
 from kfp_distributed.components.kfp_interface.artifacts import Artifact, MetricsArtifact
 from kfp_distributed.components.model_versions.aliases import resolve
+from kfp_distributed.components.train.run.runners.runner_choice import kind_of_runner
 from kfp_distributed.components.train.step import log_metrics, run_job
 from kfp_distributed.components.train.tell.experiment_tracker import ExperimentTracker
 from kfp_distributed.components.train.tell.log_format import log
@@ -55,6 +56,11 @@ def run_step(
         refuse_placeholders({"model_uri": model_uri, "metric": metric, "image": image})
         threshold = Threshold.of_texts(metric, bound, evaluation_parameters.get("harness_tasks", ()))
         _check_parameters(evaluation_parameters, threshold)
+        if "://" not in evaluation.uri and kind_of_runner(job["runner"]) == "kubernetes":
+            raise ValueError(
+                f"the output {evaluation.uri} is on the disk of this machine, which pods cannot write: run the "
+                "pipeline with an object store, or set runner to local"
+            )
         manifest = _dataset(dataset)
         model = read_model(resolve(model_uri) if is_in_store(model_uri) else model_uri)
         warning = check_new_rows(manifest, model.training_data, allow_training_rows)

@@ -41,8 +41,9 @@ def _as_dict(name: str, value: Any, step: str) -> Any:  # noqa: ANN401
         return value
     if not _fits(type(value), name, step):
         of = f" of {step}" if step else ""
+        of_components = " and ".join(f"`{name}`" for name in value.components)
         raise ValueError(
-            f"{name}{of} takes no {type(value).__name__}(…), which is for `{value.parameter}` of `{value.component}`: "
+            f"{name}{of} takes no {type(value).__name__}(…), which is for `{value.parameter}` of {of_components}: "
             f"pass {' or '.join([*_builders(Builder.__subclasses__(), name, step), 'a dict'])}"
         )
     entries = value.to_dict()
@@ -51,7 +52,7 @@ def _as_dict(name: str, value: Any, step: str) -> Any:  # noqa: ANN401
         raise ValueError(
             f"{name} has a value of the pipeline at {', '.join(of_pipeline)}. KFP replaces no value inside a dict that "
             "is passed to a pipeline; pass plain values here, or pass the object to the component "
-            f"`{value.component}`"
+            f"`{value.components[0]}`"
         )
     return entries
 
@@ -67,7 +68,7 @@ def _builders(kinds: Iterable[type[Builder]], name: str, step: str) -> list[str]
 
 
 def _fits(kind: type[Builder], name: str, step: str) -> bool:
-    return kind.parameter == name and step in ("", kind.component)
+    return kind.parameter == name and step in ("", *kind.components)
 
 
 def _as_float(value: Any) -> Any:  # noqa: ANN401

@@ -54,7 +54,7 @@ class Split(Builder):
             and what is allowed.
     """
 
-    component, parameter = "prepare_data", "split"
+    components, parameter = ("prepare_data",), "split"
 
     validation_fraction: float | str | None = dict_key(
         _FRACTION, "Fraction of the rows for the validation dataset, which is empty with 0.", 0.1

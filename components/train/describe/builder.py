@@ -8,11 +8,11 @@ class Builder(ABC):
     """A typed builder of a dict that is a parameter of a component.
 
     Attributes:
-        component: Name of the component that takes the object, also with values that are known in the run.
-        parameter: Name of the parameter that takes it, of the component and of pipelines.
+        components: Names of the components that take the object, also with values that are known in the run.
+        parameter: Name of the parameter that takes it, of the components and of pipelines.
     """
 
-    component: ClassVar[str]
+    components: ClassVar[tuple[str, ...]]
     parameter: ClassVar[str]
 
     @abstractmethod

@@ -64,7 +64,7 @@ class Distribution(Builder):
             and what is allowed.
     """
 
-    component, parameter = "train", "distribution_specification"
+    components, parameter = ("train", "evaluate_language_model"), "distribution_specification"
     distribution_type: ClassVar[DistributionType]
 
     workers: int | None = dict_key(
