@@ -93,6 +93,7 @@ def with_launcher(steps: Sequence[StepContainer], run: Run, bucket: str) -> list
     inputs = {
         "train": ("prepare_data/train_dataset", "prepare_data/validation_dataset"),
         "evaluate": ("train/model", "prepare_data/test_dataset"),
+        "evaluate_language_model": ("prepare_data/test_dataset",),
         "export_model": ("train/model",),
     }
     result = []
