@@ -122,19 +122,24 @@ def deploy(namespace, uri, minutes=8, **parameters):
 
 
 def predict(namespace, rows):
+    """Return the probabilities that the model server predicts."""
+    answer = ask(namespace, "v1/models/shop:predict", {"instances": rows})
+    return np.array([row["probabilities"] if isinstance(row, dict) else row for row in answer.json()["predictions"]])
+
+
+def ask(namespace, path, body=None):
     """Ask the model server through the proxy of the API server."""
     settings = client.Configuration.get_default_copy()
     with client.ApiClient(settings) as session:
-        path = f"/api/v1/namespaces/{namespace}/services/shop-predictor:80/proxy/v1/models/shop:predict"
         answer = session.rest_client.pool_manager.request(
-            "POST",
-            f"{settings.host}{path}",
-            body=json.dumps({"instances": rows}),
+            "POST" if body else "GET",
+            f"{settings.host}/api/v1/namespaces/{namespace}/services/shop-predictor:80/proxy/{path}",
+            body=json.dumps(body) if body else None,
             headers={"Content-Type": "application/json", **settings.api_key},
             timeout=urllib3.Timeout(60),
         )
     assert answer.status == 200, answer.data
-    return np.array([row["probabilities"] if isinstance(row, dict) else row for row in answer.json()["predictions"]])
+    return answer
 
 
 def expected(uri, folder):
@@ -164,6 +169,54 @@ def restart_pods(namespace):
         if pod.metadata.uid not in old and conditions.get("Ready") == "True":
             return
     raise AssertionError("no other pod has become ready")
+
+
+RUNTIME = """
+import json, os, sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = json.dumps([self.path, sys.argv[1:], sorted(os.listdir("/mnt/models"))]).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+HTTPServer(("", 8080), Handler).serve_forever()
+"""
+"""In the place of KServe's runtime of language models, whose image has 10 GB: it answers what it was given."""
+
+
+def test_a_language_model_is_given_to_the_huggingface_runtime(serving, versions, image_name):
+    """Its complete model, without the adapter beside it, directly in /mnt/models."""
+    container = {
+        "name": "kserve-container",
+        "image": image_name("steps"),
+        "command": ["python3", "-c", RUNTIME],
+        "args": ["--model_name={{.Name}}"],
+        "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}},
+    }
+    formats = [{"name": "huggingface", "version": "1", "autoSelect": True, "priority": 1}]
+    runtime = {
+        "apiVersion": "serving.kserve.io/v1alpha1",
+        "kind": "ServingRuntime",
+        "metadata": {"name": "language-models"},
+        "spec": {"supportedModelFormats": formats, "protocolVersions": ["v2", "v1"], "containers": [container]},
+    }
+    objects = client.CustomObjectsApi()
+    objects.create_namespaced_custom_object(PATH[0], "v1alpha1", serving, "servingruntimes", runtime)
+    store = open_store(versions[0].rpartition("/team/")[0])
+    names = ["adapter_config.json", "adapter_model.safetensors", "merged/config.json", "merged/model.safetensors"]
+    for name in names:
+        store.write(f"chat/1/{name}", b"{}")
+    entries = [{"path": name, "size": 2, "sha256": ""} for name in names]
+    store.write("chat/1/export.json", json.dumps({"files": entries, "metrics": {}}).encode())
+    deployed, _ = deploy(serving, f"{store.uri}/chat/1")
+    assert deployed.url == f"http://shop-predictor.{serving}"
+    path, arguments, files = ask(serving, "openai/v1/models").json()
+    assert (path, arguments) == ("/openai/v1/models", ["--model_name=shop"])
+    assert files == ["config.json", "model.safetensors"]
 
 
 def spec_of(namespace):

@@ -177,11 +177,14 @@ def test_a_training_with_a_killed_rank_ends_as_if_nothing_had_happened(train, of
 
 
 def test_a_sharded_training_with_a_killed_rank_is_as_one_of_whole_models(train, of_two_ranks, folder):
-    """It gathers the adapter, and the parts of the merged model one after another."""
-    options = {"sharding": "fsdp", "lora_dropout": 0.1, "epochs": 2, "micro_batch_size": 4}
+    """It gathers the adapter, and the parts of the merged model one after another. Rank 0 alone reads the weights."""
+    base = f"file://{folder}/tiny-llama"
+    options = {"base_model": base, "sharding": "fsdp", "lora_dropout": 0.1, "epochs": 2, "micro_batch_size": 4}
     rows, model, log, (_, answers) = train(2, dies=True, export="both", **options)
     assert "signal 9" in log
     assert "continues after checkpoint-6" in log
+    fetched = {f"[master-0] fetching the model {base}", f"[worker-0] fetching the model {base} without its weights"}
+    assert {*re.findall(r"\S+ fetching the model .*", log)} == fetched
     for found, expected in zip(losses(rows), losses(of_two_ranks[0]), strict=True):
         assert found == pytest.approx(expected, rel=1e-5)
     assert [row["tokens"] for row in rows] == [row["tokens"] for row in of_two_ranks[0]]

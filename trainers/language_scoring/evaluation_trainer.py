@@ -7,7 +7,7 @@ import torch
 from accelerate.utils.fsdp_utils import fsdp2_prepare_model
 from peft import PeftModel
 from torch.nn.functional import cross_entropy
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, TrainingArguments
 
 from kfp_distributed.trainers.language_training.base_folder import base_folder, content_hash
 from kfp_distributed.trainers.language_training.base_loading import load_base
@@ -18,6 +18,7 @@ from kfp_distributed.trainers.language_training.tuning_rows import tuning_rows
 from kfp_distributed.trainers.language_training.tuning_trainer import (
     let_shard,
     plan_sharding,
+    replica_has_weights,
     tuning_arguments,
 )
 from kfp_distributed.trainers.programs.evaluation_parameters import LanguageEvaluationParameters
@@ -54,7 +55,7 @@ def evaluation_trainer(
     arguments._n_gpu = min(1, arguments.n_gpu)
     if arguments.fsdp:
         let_shard(arguments, tuning.method)
-    model, tokenizer = _load(parameters, has_weights=not arguments.fsdp or arguments.process_index == 0)
+    model, tokenizer = _load(parameters, arguments)
     with template_errors(tokenizer, rows[0], parameters.loss_on):
         trainer = SupervisedTuning(
             model, args=arguments, train_dataset=tuning_rows(_with_completions(rows), "sft"), processing_class=tokenizer
@@ -67,9 +68,10 @@ def evaluation_trainer(
     return trainer, model.to(arguments.device).eval()
 
 
-def _load(parameters: LanguageEvaluationParameters, *, has_weights: bool) -> tuple[Any, Any]:
-    folder = base_folder(parameters.base_model)
-    if parameters.sha256 and (found := content_hash(folder)) != parameters.sha256:
+def _load(parameters: LanguageEvaluationParameters, arguments: TrainingArguments) -> tuple[Any, Any]:
+    has_weights, is_fetched = not arguments.fsdp or arguments.process_index == 0, replica_has_weights(arguments)
+    folder = base_folder(parameters.base_model, has_weights=is_fetched)
+    if parameters.sha256 and is_fetched and (found := content_hash(folder)) != parameters.sha256:
         raise ValueError(
             f"the model {parameters.base_model} has the SHA-256 {found}, and its adapter was trained with one that has "
             f"{parameters.sha256}: store that model again"

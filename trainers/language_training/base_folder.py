@@ -41,7 +41,12 @@ _T = TypeVar("_T")
 
 
 def base_folder(
-    address: str, parent: Path | None = None, credentials: Credentials | None = None, *, is_adapter: bool = False
+    address: str,
+    parent: Path | None = None,
+    credentials: Credentials | None = None,
+    *,
+    is_adapter: bool = False,
+    has_weights: bool = True,
 ) -> Path:
     """Return the folder of a model in this replica. A model of a store or of the Hugging Face Hub is fetched into it.
 
@@ -53,6 +58,7 @@ def base_folder(
         parent: Folder for what is fetched. Default: base_model or adapter in the folder of the replica.
         credentials: Credentials of the object store. Default: those of the environment.
         is_adapter: Whether it is that of an adapter, with its tokenizer. Default: false, of a complete model.
+        has_weights: Whether the weights are fetched, too. All ranks of a replica must say the same. Default: true.
 
     Raises:
         ValueError: There is no such model, or a file is damaged or not complete.
@@ -73,12 +79,13 @@ def base_folder(
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (parent / _COMPLETE).exists():
             begin = time.monotonic()
-            print(f"fetching the model {address}", flush=True)
+            print(f"fetching the model {address}{'' if has_weights else ' without its weights'}", flush=True)
             if hub:
-                _download_from_hub(hub, folder)
+                _download_from_hub(hub, folder, has_weights)
             else:
-                _download(address, folder, credentials)
-            _check(address, folder, is_adapter)
+                _download(address, folder, credentials, has_weights)
+            if has_weights:
+                _check(address, folder, is_adapter)
             size = sum(file.stat().st_size for file in folder.iterdir())
             print(f"fetched {size / (1 << 30):.2f} GiB in {time.monotonic() - begin:.0f} s", flush=True)
             (parent / _COMPLETE).touch()
@@ -99,13 +106,17 @@ def _names(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir()] if folder.is_dir() else []
 
 
-def _download(address: str, folder: Path, credentials: Credentials | None) -> None:
+def _is_wanted(path: str, has_weights: bool) -> bool:
+    return is_fetched(path) and (has_weights or not path.endswith(".safetensors"))
+
+
+def _download(address: str, folder: Path, credentials: Credentials | None, has_weights: bool) -> None:
     store = open_store(address, credentials, retry_seconds=STORE_SECONDS)
     folder.mkdir(exist_ok=True)
     try:
         run_in_parallel(
             lambda file: store.download(file.path, folder / file.path, file if file.sha256 else None),
-            stored_files(store),
+            [file for file in stored_files(store) if _is_wanted(file.path, has_weights)],
             PARALLEL_TRANSFERS,
         )
     except ChecksumMismatch as error:
@@ -114,14 +125,14 @@ def _download(address: str, folder: Path, credentials: Credentials | None) -> No
         ) from None
 
 
-def _download_from_hub(hub: HubModel, folder: Path) -> None:
+def _download_from_hub(hub: HubModel, folder: Path, has_weights: bool) -> None:
     """Download a model. `snapshot_download` would return an incomplete folder if the Hub fails later."""
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # Its warnings have the signatures of files.
     found = _retried(hub, lambda: HfApi().model_info(hub.name, revision=hub.revision))
     print(f"{hub.revision} is the commit {found.sha}", flush=True)
     run_in_parallel(
         lambda path: _retried(hub, lambda: hf_hub_download(hub.name, path, revision=found.sha, local_dir=folder)),
-        [file.rfilename for file in found.siblings or () if is_fetched(file.rfilename)],
+        [file.rfilename for file in found.siblings or () if _is_wanted(file.rfilename, has_weights)],
         PARALLEL_TRANSFERS,
     )
 

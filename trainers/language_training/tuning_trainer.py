@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -64,7 +65,8 @@ def tuning_trainer(
     arguments._n_gpu = min(1, arguments.n_gpu)  # With others, a rank would share its rows among them.
     if arguments.fsdp:
         let_shard(arguments, parameters.method)
-    folder, has_weights = base_folder(parameters.base_model), not arguments.fsdp or arguments.process_index == 0
+    has_weights = not arguments.fsdp or arguments.process_index == 0
+    folder = base_folder(parameters.base_model, has_weights=replica_has_weights(arguments))
     if json.loads((folder / "config.json").read_text()).get("quantization_config") and (
         parameters.method != "lora" or parameters.export != "adapter" or arguments.fsdp
     ):
@@ -97,6 +99,15 @@ def tuning_trainer(
         plan_sharding(trainer, model)
     check_tokens(trainer)
     return trainer
+
+
+def replica_has_weights(arguments: TrainingArguments) -> bool:
+    """Return whether a rank of this replica reads the weights. Of a sharded model, rank 0 does.
+
+    Args:
+        arguments: Arguments of the Trainer.
+    """
+    return not arguments.fsdp or arguments.process_index < int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 
 
 def plan_sharding(trainer: Tuning, model: PreTrainedModel) -> None:
