@@ -45,7 +45,9 @@ def language_evaluation(train_dir: str, model_dir: str, parameters: LanguageEval
     described = f"{describe_tokens(trainer, rows, [])}; {ranks} ranks"
     if trainer.is_world_process_zero():
         print(described, flush=True)
-    losses = _share(range(len(rows)), partial(row_losses, trainer, model), parameters.batch_size, "rows")
+    losses = _share(
+        range(len(trainer.train_dataset)), partial(row_losses, trainer, model), parameters.batch_size, "rows"
+    )
     tokens = sum(count for _, count in losses)
     loss = math.fsum(total for total, _ in losses) / tokens
     if not math.isfinite(loss):

@@ -23,6 +23,9 @@ def evaluate_language_model(
 ) -> NamedTuple("Verdict", [("score", float), ("is_good_enough", bool)]):  # type: ignore[valid-type]
     """Evaluates a language model on rows, by a job of one or more replicas as of `train`, and waits until it ends.
 
+    KFP may take the outputs of an earlier task with the same inputs from its cache. For an alias in `model_uri`, which
+    may have moved, call `set_caching_options(False)`.
+
     Args:
         dataset: Dataset of `prepare_data` with conversations, prompts, preferences or texts, usually test_dataset. The
             training dataset of the model or of its base model, and other splits of the same source, are refused.
@@ -41,7 +44,8 @@ def evaluate_language_model(
             language_model), "chat_template", "answers" (number of prompts that the model answers, 100; 0 for none),
             "answer_tokens" (tokens of an answer, 128), "harness_tasks" and "harness_folder" (names of tasks of
             lm-evaluation-harness, and the address of their definitions and data), and "sharding" ("fsdp" divides the
-            model among the ranks, "none"). Example: {"answers": 500, "answer_tokens": 32}. Default: {}.
+            model among the ranks, "none", and "auto", which means "fsdp" if `worker_gpu_memory` does not hold it, and else
+            "none"; default "auto"). Example: {"answers": 500, "answer_tokens": 32}. Default: {}.
         distribution_specification: Type of the job, "Job" or "PyTorch", and the number and size of its replicas, as of
             `train`. Example: {"distribution_type": "PyTorch", "number_of_workers": 1, "worker_gpus": 1}. Default: {},
             which means one process.

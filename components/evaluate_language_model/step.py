@@ -15,6 +15,7 @@ from kfp_distributed.components.train.run.runners.runner_choice import kind_of_r
 from kfp_distributed.components.train.step import log_metrics, run_job
 from kfp_distributed.components.train.tell.experiment_tracker import ExperimentTracker
 from kfp_distributed.components.train.tell.log_format import log
+from kfp_distributed.library.address_secrets import without_secrets
 from kfp_distributed.reports.page import render_page
 from kfp_distributed.storage.dataset import DatasetManifest
 from kfp_distributed.storage.errors import StorageError
@@ -90,7 +91,7 @@ def run_step(
     page = scores_page(model_uri, manifest, scores, answers, warning)
     Path(report.path).write_text(render_page("evaluate_language_model.html", page), encoding="utf-8")
     log_metrics(metrics, scores)
-    evaluation.metadata.update(model_uri=model_uri)
+    evaluation.metadata.update(model_uri=without_secrets(model_uri))
     print(threshold.describe(verdict), flush=True)
     return verdict
 

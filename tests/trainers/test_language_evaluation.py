@@ -15,6 +15,7 @@ from kfp_distributed.components import evaluate_language_model, prepare_data
 from kfp_distributed.components.evaluate_language_model.scored_model import read_model
 from kfp_distributed.components.train.run.launch import launch
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
+from kfp_distributed.components.train.run.training_request.gpu_memory import plan_evaluation
 from kfp_distributed.components.train.run.training_request.request import Request
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 from kfp_distributed.trainers import train_specification
@@ -242,3 +243,20 @@ def test_an_adapter_of_another_base_model_is_refused(folder, evaluate, tmp_path)
     (adapter / MODEL_MANIFEST).write_text(json.dumps(described))
     with pytest.raises(SystemExit, match="its adapter was trained with one that has 0000"):
         evaluate(adapter)
+
+
+@pytest.mark.parametrize(
+    ("memory", "ranks", "sharding"), [(None, 2, "none"), ("24Gi", 2, "none"), ("12Gi", 2, "fsdp"), ("12Gi", 1, None)]
+)
+def test_the_memory_of_the_gpus_decides_about_sharding(tmp_path, memory, ranks, sharding):
+    """A model of 8 billion parameters has 15 GiB with 16 bits."""
+    sizes = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32}
+    config = {"model_type": "llama", **sizes, "num_key_value_heads": 8, "vocab_size": 128256}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    if sharding:
+        assert plan_evaluation({"base_model": str(tmp_path)}, ranks, memory)["sharding"] == sharding
+        return
+    with pytest.raises(
+        ValueError, match=r"worker_gpu_memory is 12Gi, and the weights of the model alone have 15.0 GiB"
+    ):
+        plan_evaluation({"base_model": str(tmp_path)}, ranks, memory)

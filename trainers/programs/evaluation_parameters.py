@@ -24,7 +24,8 @@ class LanguageEvaluationParameters:
         answer_tokens: Tokens of an answer, at most, and at most half of max_length. Default: 128.
         harness_tasks: Tasks of lm-evaluation-harness that are scored, too. Default: [], none.
         harness_folder: Address or path of the folder that defines them, with their data. Default: "", none.
-        sharding: "fsdp" divides the weights among the ranks, "none" keeps all of them in each rank. Default: "none".
+        sharding: "fsdp" divides the weights among the ranks, "none" keeps all of them in each rank. "auto" is "fsdp"
+            if, with worker_gpu_memory, a GPU does not hold the model, else "none". Default: "auto".
         may_be_zero: Parameters that may be 0. All other numbers must be more than 0.
         below: Parameters that must be less than a number.
     """
@@ -43,4 +44,4 @@ class LanguageEvaluationParameters:
     answer_tokens: int = 128
     harness_tasks: list[str] = field(default_factory=list)
     harness_folder: str = ""
-    sharding: Literal["none", "fsdp"] = "none"
+    sharding: Literal["auto", "none", "fsdp"] = "auto"

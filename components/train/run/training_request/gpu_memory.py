@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from kfp_distributed.storage.errors import KeyNotFound
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.trainers.programs.base_model import is_in_store, parse_hub
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
+from kfp_distributed.trainers.programs.memory_estimate import CONTEXT
 from kfp_distributed.trainers.programs.memory_plan import describe_memory, fit_to_memory
 from kfp_distributed.trainers.programs.model_size import MODEL_TYPES, ModelSize, model_size
 
@@ -38,6 +40,34 @@ def read_size(address: str) -> ModelSize:
     if not size:
         raise ValueError(f"{address} has quantized weights, or a model_type that is none of {', '.join(MODEL_TYPES)}")
     return size
+
+
+def plan_evaluation(parameters: Mapping[str, Any], ranks: int, gpu_memory: str | None) -> dict[str, Any]:
+    """Return the parameters of `language_evaluation`, with the sharding that the memory of a GPU needs for the weights.
+
+    Args:
+        parameters: Its parameters, which are checked.
+        ranks: Number of ranks.
+        gpu_memory: worker_gpu_memory; None if it is unknown.
+
+    Raises:
+        ValueError: No GPU holds the part of a rank.
+        StorageError: The store cannot be read. Another attempt of the step must plan the same job.
+    """
+    sharding, size = parameters.get("sharding", "auto"), None
+    if gpu_memory:
+        with suppress(KeyNotFound, OSError, ValueError):  # Then the size is unknown.
+            size = read_size(parameters["base_model"])
+    needed = 2 * size.parameters if size else 0
+    room = bytes_of(gpu_memory) - CONTEXT if gpu_memory else 0
+    if sharding == "auto":
+        sharding = "fsdp" if needed > room and ranks > 1 else "none"
+    if needed > room * (ranks if sharding == "fsdp" else 1):
+        raise ValueError(
+            f"worker_gpu_memory is {gpu_memory}, and the weights of the model alone have {needed / 2**30:.1f} GiB: set "
+            'sharding to "fsdp" and use more workers'
+        )
+    return {**parameters, "sharding": sharding}
 
 
 def plan_memory(parameters: Mapping[str, Any], ranks: int, gpu_memory: str | None) -> tuple[dict[str, Any], str]:

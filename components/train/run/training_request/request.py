@@ -18,7 +18,7 @@ from kfp_distributed.components.train.run.training_request.datasets import (
     check_datasets,
     check_trainable,
 )
-from kfp_distributed.components.train.run.training_request.gpu_memory import plan_memory
+from kfp_distributed.components.train.run.training_request.gpu_memory import plan_evaluation, plan_memory
 from kfp_distributed.components.train.run.training_request.resume import CHECKPOINTS, METRICS
 from kfp_distributed.storage.model import ModelIncomplete
 from kfp_distributed.storage.opener import open_store
@@ -112,7 +112,9 @@ def plan_job(request: Request) -> TrainingJob:
         _check_model_and_template(trainer, parameters)
     if trainer == LANGUAGE_MODEL:
         parameters, note = _plan_memory(parameters, ranks, specification)
-    if trainer != LANGUAGE_EVALUATION:
+    if trainer == LANGUAGE_EVALUATION:
+        parameters = plan_evaluation(parameters, ranks, specification.worker_gpu_memory)
+    else:
         warnings = check_datasets(train, validation, 1 if program.rows == "all" else ranks)
     if program.reads_store:
         check_choice(parameters, trainer, train, validation)
