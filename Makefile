@@ -12,7 +12,7 @@ DISTRIBUTION ?= {"distribution_type":"TF","number_of_workers":3,"number_of_param
 # With it, each of the many processes that tests start would compile the library anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test environments debian-packages test-cluster test-cluster-mpi test-gpu lint types specs bench bench-ways bench-logs bench-overview bench-tables bench-public-tables bench-large bench-checkpoints bench-fine-tuning bench-feeding bench-export
+.PHONY: demo check test environments debian-packages test-cluster test-cluster-mpi test-gpu lint types specs bench bench-ways bench-logs bench-overview bench-tables bench-public-tables bench-large bench-checkpoints bench-fine-tuning bench-scale bench-feeding bench-export
 .PHONY: bench-cluster bench-generations soak cluster-named images image-name docs docs-serve screenshots release clean
 
 # BUILD is the command that builds an image, without the name at its end. FIND succeeds if an image of the name that is
@@ -149,6 +149,9 @@ bench-checkpoints: $(STAMP)  ## measures the pause of a checkpoint of 2 GB; prin
 
 bench-fine-tuning: $(STAMP)  ## compares the trainer language_model with a plain script of trl; prints the results and writes benchmarks/fine_tuning.md
 	$(BIN)/python benchmarks/fine_tuning.py
+
+bench-scale: $(STAMP) environments  ## computes a fine-tuning on 64 GPUs from measured rates; prints the results and writes benchmarks/scale.md
+	$(BIN)/python benchmarks/scale.py
 
 bench-feeding: $(STAMP) environments  ## measures how fast trainers read rows; prints the results and writes benchmarks/feeding.md
 	$(BIN)/python benchmarks/feeding.py

@@ -52,7 +52,8 @@ def language_evaluation(train_dir: str, model_dir: str, parameters: LanguageEval
     loss = math.fsum(total for total, _ in losses) / tokens
     if not math.isfinite(loss):
         raise ValueError(f"the loss of the rows is {loss}: the weights of the model are NaN or infinite, or too large")
-    scores = {"rows": len(rows), "tokens": tokens, "loss": loss, "perplexity": _exponential(loss)}
+    counted = sum(count > 0 for _, count in losses)
+    scores = {"rows": counted, "tokens": tokens, "loss": loss, "perplexity": _exponential(loss)}
     prompts = held_out_prompts(rows)[: parameters.answers]
     greedy = GreedyAnswers(
         trainer.processing_class, parameters.max_length, parameters.answer_tokens, are_divided=bool(trainer.args.fsdp)
@@ -64,7 +65,10 @@ def language_evaluation(train_dir: str, model_dir: str, parameters: LanguageEval
     ]
     if answers:
         exact = sum(answer.is_exact for answer in answers)
-        scores |= {"prompts": len(answers), "exact_match": exact / len(answers)}
+        tokenizer = trainer.processing_class
+        references = [tokenizer(answer.reference, add_special_tokens=False)["input_ids"] for answer in answers]
+        longer = sum(len(reference) > parameters.answer_tokens for reference in references)
+        scores |= {"prompts": len(answers), "longer_references": longer, "exact_match": exact / len(answers)}
     lower = list[str]()
     if parameters.harness_tasks:
         of_harness, lower = harness_scores(parameters, trainer, model)

@@ -86,6 +86,8 @@ class Threshold:
         directions, others = OF_TEXTS, f", and TASK/METRIC of {', '.join(tasks)}" if tasks else ""
         if "/" in metric and metric.partition("/")[0] in tasks:
             directions = {**OF_TEXTS, metric: "at least"}
+        if metric == "exact_match" and bound is not None and bound > 1:
+            raise ValueError(f"bound {bound} of exact_match is more than 1, which no model reaches: set a fraction")
         return cls._of(directions, metric, bound, "language models", others)
 
     @classmethod

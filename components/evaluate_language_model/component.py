@@ -44,7 +44,7 @@ def evaluate_language_model(
             language_model), "chat_template", "answers" (number of prompts that the model answers, 100; 0 for none),
             "answer_tokens" (tokens of an answer, 128), "harness_tasks" and "harness_folder" (names of tasks of
             lm-evaluation-harness, and the address of their definitions and data), and "sharding" ("fsdp" divides the
-            model among the ranks, "none", and "auto", which means "fsdp" if `worker_gpu_memory` does not hold it, and else
+            model among the ranks, "none", and "auto", which means "fsdp" if `worker_gpu_memory` does not hold it, else
             "none"; default "auto"). Example: {"answers": 500, "answer_tokens": 32}. Default: {}.
         distribution_specification: Type of the job, "Job" or "PyTorch", and the number and size of its replicas, as of
             `train`. Example: {"distribution_type": "PyTorch", "number_of_workers": 1, "worker_gpus": 1}. Default: {},

@@ -1,6 +1,7 @@
 """The model that is scored: what its replicas fetch, and the data that trained it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,7 +10,10 @@ from kfp_distributed.storage.model import MODEL_MANIFEST, ModelIncomplete, Model
 from kfp_distributed.storage.model_format import HUGGING_FACE
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.uri import join_uri
-from kfp_distributed.trainers.programs.base_model import is_in_store, parse_hub
+from kfp_distributed.trainers.programs.base_model import is_fetched, is_in_store, model_hash, parse_hub
+
+_MERGED = "merged/"
+"""Folder of the complete model in one that `language_model` has saved with export = "both"."""
 
 
 class ScoredModel(NamedTuple):
@@ -35,7 +39,7 @@ def read_model(address: str) -> ScoredModel:
         ModelIncomplete: Files of the model are missing.
         StorageError: The store cannot be read.
     """
-    manifest = None if parse_hub(address, "model_uri") else _manifest(address)
+    address, manifest = (address, None) if parse_hub(address, "model_uri") else _find(address)
     if not is_in_store(address) and Path(address).is_dir():
         address = str(Path(address).absolute())  # Each replica has a working directory of its own.
     if manifest is None:
@@ -45,29 +49,41 @@ def read_model(address: str) -> ScoredModel:
             f'model_uri is {address!r}, a model of the format "{manifest.format}": evaluate_language_model takes '
             "those of language_model, of import_model and of the library transformers; evaluate takes others"
         )
-    base = manifest.base
-    parameters = {"base_model": address}
-    if base.get("kind") == "both":
-        parameters = {"base_model": join_uri(address, "merged")}
-    elif base.get("kind") == "adapter":
+    base, folder = manifest.base, ""
+    if base.get("kind") == "adapter":
         parameters = {"base_model": base["base_model"], "adapter": address, "sha256": base["sha256"]}
+    else:
+        folder = _MERGED if base.get("kind") == "both" else ""
+        parameters = {"base_model": join_uri(address, folder) if folder else address}
+        own = (file for file in manifest.files if file.path.startswith(folder))
+        files = [replace(file, path=file.path.removeprefix(folder)) for file in own]
+        if all(file.sha256 for file in files):
+            parameters["sha256"] = model_hash(file for file in files if is_fetched(file.path))
     return ScoredModel(parameters, (*manifest.training_data, *_training_data_of_base(base, {address})))
 
 
 def _training_data_of_base(base: Mapping[str, str], seen: set[str]) -> tuple[Mapping[str, Any], ...]:
+    """Return the training data of the model that a model comes from; {} for what is not known of it."""
     address = base.get("base_model", "")
-    if not is_in_store(address) or address in seen:
+    if not address or address in seen:
+        return ()
+    if parse_hub(address):  # Nobody has a record of it.
         return ()
     try:
-        manifest = _manifest(address)
+        _, manifest = _find(address)
     except (ModelIncomplete, StorageError):  # It may have been deleted since a model was merged.
-        return ()
-    return (*manifest.training_data, *_training_data_of_base(manifest.base, {*seen, address})) if manifest else ()
+        manifest = None
+    if manifest is None:
+        return ({},)
+    return (*manifest.training_data, *_training_data_of_base(manifest.base, {*seen, address}))
 
 
-def _manifest(address: str) -> ModelManifest | None:
-    """Return the manifest of a model; None if there is none, or the folder is one of the replicas alone."""
+def _find(address: str) -> tuple[str, ModelManifest | None]:
+    """Return the address and the manifest of a model, for its folder merged, too; None if no manifest can be seen."""
     if not is_in_store(address) and not Path(address).is_dir():
-        return None
-    store = open_store(address)
-    return verify_model(store) if store.exists(MODEL_MANIFEST) else None
+        return address, None
+    above, _, name = address.rstrip("/").rpartition("/")
+    for place in (address, above) if f"{name}/" == _MERGED else (address,):
+        if (store := open_store(place)).exists(MODEL_MANIFEST):
+            return place, verify_model(store)
+    return address, None

@@ -29,6 +29,9 @@ from kfp_distributed.trainers.programs.program import LANGUAGE_EVALUATION
 from kfp_distributed.trainers.runtime.job_description import STORE_SECONDS
 from kfp_distributed.trainers.runtime.outputs.language_scores import ANSWERS, SCORES, parse_scores
 
+_PROMPTS = ("messages", "conversations", "prompt", "instruction", "chosen")
+"""Columns of rows that have a prompt."""
+
 _OF_MODEL = ("base_model", "adapter", "sha256")
 """Parameters of the job that the model decides."""
 
@@ -55,7 +58,7 @@ def run_step(
     """
     try:
         refuse_placeholders({"model_uri": model_uri, "metric": metric, "image": image})
-        threshold = Threshold.of_texts(metric, bound, evaluation_parameters.get("harness_tasks", ()))
+        threshold = Threshold.of_texts(metric, bound, evaluation_parameters.get("harness_tasks") or ())
         _check_parameters(evaluation_parameters, threshold)
         if "://" not in evaluation.uri and kind_of_runner(job["runner"]) == "kubernetes":
             raise ValueError(
@@ -63,6 +66,8 @@ def run_step(
                 "pipeline with an object store, or set runner to local"
             )
         manifest = _dataset(dataset)
+        if threshold.metric == "exact_match" and {column.name for column in manifest.columns}.isdisjoint(_PROMPTS):
+            raise ValueError('metric is "exact_match", and the rows of the dataset are texts without prompts')
         model = read_model(resolve(model_uri) if is_in_store(model_uri) else model_uri)
         warning = check_new_rows(manifest, model.training_data, allow_training_rows)
     except (ValueError, OSError, StorageError, ModelIncomplete) as error:
@@ -85,13 +90,13 @@ def run_step(
         scores, answers, lower = parse_scores(folder.read(SCORES), folder.read(ANSWERS))
         if threshold.metric in lower:
             threshold = replace(threshold, direction="at most")
+        page = scores_page(model_uri, manifest, scores, answers, warning)
+        Path(report.path).write_text(render_page("evaluate_language_model.html", page), encoding="utf-8")
+        log_metrics(metrics, scores)
+        evaluation.metadata.update(model_uri=without_secrets(model_uri))
         verdict = threshold.judge(scores)
     except (ValueError, OSError, StorageError) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None
-    page = scores_page(model_uri, manifest, scores, answers, warning)
-    Path(report.path).write_text(render_page("evaluate_language_model.html", page), encoding="utf-8")
-    log_metrics(metrics, scores)
-    evaluation.metadata.update(model_uri=without_secrets(model_uri))
     print(threshold.describe(verdict), flush=True)
     return verdict
 

@@ -1,6 +1,7 @@
 """The evaluation of a language model by a job: its scores, whatever the ranks are, its answers, and what is refused."""
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -138,6 +139,7 @@ def test_the_loss_is_that_of_each_token_of_the_answers(folder, evaluate, library
     assert all(answer["is_exact"] == (answer["answer"] == answer["reference"]) for answer in answers)
     assert {answer["reference"] for answer in answers} <= {*COLOURS}
     assert metrics["exact_match"] > 0
+    assert metrics["longer_references"] == 0
     assert answers[0]["prompt"] in report
 
 
@@ -148,7 +150,7 @@ dataset_kwargs: {data_files: {test: colours.jsonl}}
 test_split: test
 output_type: multiple_choice
 doc_to_text: "{{question}}"
-doc_to_choice: ["r", "g"]
+doc_to_choice: "{{['r', 'g'] if answer else ['rrrg', 'gggr']}}"
 doc_to_target: "{{answer}}"
 metric_list:
   - {metric: acc, aggregation: mean, higher_is_better: true}
@@ -200,6 +202,23 @@ def test_ranks_and_sharding_change_nothing(folder, evaluate, sharding):
     assert texts == answers
 
 
+def test_rows_that_are_too_long_have_no_effect(folder, evaluate):
+    """trl drops them if no token of an answer is left."""
+    rows = [conversation(number) for number in range(6)]
+    rows += [{"messages": [{"role": "user", "content": "x" * 500}, rows[0]["messages"][1]]} for _ in range(3)]
+    (folder / "long.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    names = ("train_dataset", "validation_dataset", "test_dataset", "overview")
+    outputs = {
+        name: SimpleNamespace(path=str(folder / "long" / name), uri=str(folder / "long" / name), metadata={})
+        for name in names
+    }
+    split = {"validation_fraction": 0, "test_fraction": 0}
+    prepare_data.python_func(**outputs, source=str(folder / "long.jsonl"), split=split)
+    parameters = {"max_length": 64, "answers": 0}
+    _, metrics, *_ = evaluate(folder / "model", dataset="long/train_dataset", parameters=parameters)
+    assert (metrics["rows"], metrics["tokens"] % 6) == (6, 0)
+
+
 @pytest.mark.parametrize(
     ("inputs", "refused"),
     [
@@ -210,6 +229,7 @@ def test_ranks_and_sharding_change_nothing(folder, evaluate, sharding):
         ({"parameters": {"loss_on": "completion"}}, "evaluation_parameters: loss_on is 'completion', and the dataset"),
         ({"parameters": {"answers": 0}, "metric": "exact_match"}, "answers is 0"),
         ({"parameters": {"harness_tasks": ["arc_easy"]}}, "set both, or none"),
+        ({"metric": "exact_match", "bound": 10.0}, "bound 10.0 of exact_match is more than 1"),
         ({"metric": "arc_easy/acc"}, "is not a metric of language models"),
         ({"metric": "accuracy"}, "is not a metric of language models: allowed are loss, perplexity, exact_match"),
         ({"model": "/nowhere/model"}, "/nowhere/model"),
@@ -222,10 +242,12 @@ def test_what_cannot_be_evaluated_is_refused(folder, evaluate, inputs, refused):
         evaluate(**{"model": folder / "model", **inputs})
 
 
-def test_rows_that_trained_the_base_model_are_refused(folder, evaluate, tmp_path):
+@pytest.mark.parametrize("form", ["file://{}/first", "{}/first", "file://{}/first/merged"])
+def test_rows_that_trained_the_base_model_are_refused(folder, evaluate, tmp_path, form):
+    """It may be named by its folder merged, which has no manifest. If it is gone, there is a warning."""
     base = json.loads((folder / "model" / MODEL_MANIFEST).read_text())
-    for name, address in (("first", "hf://owner/name@main"), ("second", f"file://{tmp_path}/first")):
-        (tmp_path / name).mkdir()
+    for name, address in (("first", "hf://owner/name@main"), ("second", form.format(tmp_path))):
+        (tmp_path / name / "merged").mkdir(parents=True)
         (tmp_path / name / "config.json").write_text("{}")
         described = {**base, "base": {"kind": "merged", "base_model": address, "sha256": ""}}
         described["files"] = [{"path": "config.json", "size": 2, "sha256": ""}]
@@ -234,6 +256,21 @@ def test_rows_that_trained_the_base_model_are_refused(folder, evaluate, tmp_path
     assert read_model(str(tmp_path / "second")).training_data == tuple(base["training_data"])
     with pytest.raises(SystemExit, match="trained the model"):
         evaluate(tmp_path / "second", dataset="train_dataset")
+    (tmp_path / "first").rename(tmp_path / "gone")
+    assert read_model(str(tmp_path / "second")).training_data == ({},)
+
+
+def test_a_model_that_has_changed_is_another_one(folder, tmp_path):
+    """So that a step that runs again does not take the scores of the model before it."""
+    both, merged = (read_model(str(folder / "model" / name)) for name in ("", "merged"))
+    assert both == merged
+    assert both.parameters["base_model"] == str(folder / "model" / "merged")
+    manifest = json.loads((folder / "model" / MODEL_MANIFEST).read_text())
+    shutil.copytree(folder / "model", tmp_path / "other")
+    changed = next(file for file in manifest["files"] if file["path"] == "merged/model.safetensors")
+    changed["sha256"] = "0" * 64
+    (tmp_path / "other" / MODEL_MANIFEST).write_text(json.dumps(manifest))
+    assert read_model(str(tmp_path / "other")).parameters["sha256"] != both.parameters["sha256"]
 
 
 def test_an_adapter_of_another_base_model_is_refused(folder, evaluate, tmp_path):
@@ -241,7 +278,7 @@ def test_an_adapter_of_another_base_model_is_refused(folder, evaluate, tmp_path)
     described = json.loads((adapter / MODEL_MANIFEST).read_text())
     described["base"] |= {"kind": "adapter", "sha256": "0" * 64}
     (adapter / MODEL_MANIFEST).write_text(json.dumps(described))
-    with pytest.raises(SystemExit, match="its adapter was trained with one that has 0000"):
+    with pytest.raises(SystemExit, match="or the training of its adapter, names 0000"):
         evaluate(adapter)
 
 

@@ -1,5 +1,6 @@
 """The Trainer of an evaluation: it prepares the rows, has the model, and computes the losses."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,7 +66,9 @@ def evaluation_trainer(
         plan_sharding(trainer, model.get_base_model() if parameters.adapter else model)
         # FSDP takes other precisions, such as that of routers, for parameters that are not trained alone.
         return trainer, fsdp2_prepare_model(trainer.accelerator, model.requires_grad_(False)).eval()
-    return trainer, model.to(arguments.device).eval()
+    if not getattr(model, "is_quantized", False):  # Those are on the device.
+        model = model.to(arguments.device)
+    return trainer, model.eval()
 
 
 def _load(parameters: LanguageEvaluationParameters, arguments: TrainingArguments) -> tuple[Any, Any]:
@@ -73,9 +76,11 @@ def _load(parameters: LanguageEvaluationParameters, arguments: TrainingArguments
     folder = base_folder(parameters.base_model, has_weights=is_fetched)
     if parameters.sha256 and is_fetched and (found := content_hash(folder)) != parameters.sha256:
         raise ValueError(
-            f"the model {parameters.base_model} has the SHA-256 {found}, and its adapter was trained with one that has "
-            f"{parameters.sha256}: store that model again"
+            f"the model {parameters.base_model} has the SHA-256 {found}, and its model.json, "
+            f"or the training of its adapter, names {parameters.sha256}: store that model again"
         )
+    if arguments.fsdp and json.loads((folder / "config.json").read_text()).get("quantization_config"):
+        raise ValueError('the model has quantized weights, which cannot be divided among ranks: set sharding to "none"')
     adapter = base_folder(parameters.adapter, is_adapter=True) if parameters.adapter else None
     model, tokenizer = load_base(
         folder, parameters.chat_template, "lora", has_weights=has_weights, tokenizer_folder=adapter

@@ -55,7 +55,12 @@ def harness_scores(
         open_store(parameters.harness_folder, retry_seconds=STORE_SECONDS).download_folder(folder)
     huggingface_hub.constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
     asked = HFLM(
-        model, tokenizer=trainer.processing_class, batch_size=parameters.batch_size, max_length=parameters.max_length
+        model,
+        tokenizer=trainer.processing_class,
+        batch_size=parameters.batch_size,
+        max_length=parameters.max_length,
+        # It would join requests with the same prompt, so that ranks of a divided model compute differently often.
+        logits_cache=not trainer.args.fsdp,
     )
     if trainer.args.world_size > 1:  # It leaves the ranks to who passes a model that is loaded.
         asked._rank, asked._world_size = trainer.args.process_index, trainer.args.world_size

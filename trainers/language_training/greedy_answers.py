@@ -87,6 +87,10 @@ class GreedyAnswers:
             max_new_tokens=self._new_tokens,
             max_time=seconds,
             do_sample=False,
+            # What is not set has the value of the model's generation_config.json.
+            num_beams=1,
+            repetition_penalty=1.0,
+            no_repeat_ngram_size=0,
             use_cache=True,
             pad_token_id=tokenizer.pad_token_id,
             eos_token_id=answer_ends(model, tokenizer, not isinstance(prompts[0].prompt, str)),

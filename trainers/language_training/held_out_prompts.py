@@ -48,7 +48,7 @@ def held_out_prompts(rows: Iterable[Mapping[str, Any]]) -> list[HeldOutPrompt]:
 def _answer(answer: str | Sequence[Mapping[str, Any]]) -> str:
     if isinstance(answer, str):
         return answer.strip()
-    return _content(answer[0]) if len(answer) == 1 else _written(answer)
+    return (_content(answer[0]) if len(answer) == 1 else _written(answer)).strip()
 
 
 def _written(messages: Sequence[Mapping[str, Any]]) -> str:

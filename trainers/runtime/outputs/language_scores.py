@@ -1,7 +1,8 @@
 """The files of the evaluation of a language model: its scores, and its answers to prompts of the rows.
 
-evaluation.json is {"rows": 100, "tokens": 5120, "loss": 1.25, "perplexity": 3.49, "prompts": 50, "exact_match": 0.42}.
-The last two are missing if no prompt was answered. Scores of tasks of lm-evaluation-harness have names such as
+evaluation.json is {"rows": 100, "tokens": 5120, "loss": 1.25, "perplexity": 3.49, "prompts": 50,
+"longer_references": 3, "exact_match": 0.42}. The rows are those with tokens that count. The last three are missing if
+no prompt was answered. Scores of tasks of lm-evaluation-harness have names such as
 "arc/acc", and "lower_is_better" is a list of those of which low ones are good. Each line of answers.jsonl is
 {"prompt": TEXT, "reference": TEXT, "answer": TEXT, "is_exact": false}.
 """
