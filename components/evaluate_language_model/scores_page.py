@@ -12,8 +12,6 @@ from kfp_distributed.trainers.runtime.outputs.language_scores import ScoredAnswe
 _ANSWERS = 50
 """Answers that the page shows, at most."""
 
-_TITLES = {"exact_match": "exact match"}
-
 
 class ScoresPage(NamedTuple):
     """Content of the report.
@@ -56,7 +54,7 @@ def scores_page(
     )
     facts = (
         ("model", without_secrets(model_uri)),
-        *((_TITLES.get(name, name), _written(scores[name])) for name in scores),
+        *((name.replace("_", " "), _written(scores[name])) for name in scores),
     )
     counted = (
         f"{len(shown):,} of {len(answers):,} answers, those that differ from the reference first." if answers else ""

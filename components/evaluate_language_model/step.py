@@ -60,7 +60,8 @@ def run_step(
         refuse_placeholders({"model_uri": model_uri, "metric": metric, "image": image})
         threshold = Threshold.of_texts(metric, bound, evaluation_parameters.get("harness_tasks") or ())
         _check_parameters(evaluation_parameters, threshold)
-        if "://" not in evaluation.uri and kind_of_runner(job["runner"]) == "kubernetes":
+        uses_pods = job["cluster_configuration_secret"] or kind_of_runner(job["runner"]) == "kubernetes"
+        if "://" not in evaluation.uri and uses_pods:
             raise ValueError(
                 f"the output {evaluation.uri} is on the disk of this machine, which pods cannot write: run the "
                 "pipeline with an object store, or set runner to local"
