@@ -60,8 +60,8 @@ def evaluate_language_model(
         task_config: Settings of the KFP task, such as resources and node selectors, for the replicas. KFP fills it in.
 
     Returns:
-        evaluation: Folder of evaluation.json, with the scores, and of answers.jsonl, with the prompts, the answers of
-            the rows and those of the model.
+        evaluation: Folder of evaluation.json, with the scores, of answers.jsonl, with the prompts, the answers of the
+            rows and those of the model, and of model.json, which lists them.
         metrics: Loss of a token, perplexity, rows and tokens, and, of prompts that were answered, their number and
             the fraction whose answer is that of the row (exact match).
         report: HTML page with the scores and answers. If the job fails, that of the job.

@@ -23,7 +23,7 @@ from kfp_distributed.storage.kubeflow.placeholders import refuse_placeholders
 from kfp_distributed.storage.model import ModelIncomplete
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.shards import fetch_manifest
-from kfp_distributed.trainers.programs.base_model import is_in_store
+from kfp_distributed.trainers.programs.base_model import hub_hint, is_in_store, parse_hub
 from kfp_distributed.trainers.programs.evaluation_parameters import LanguageEvaluationParameters
 from kfp_distributed.trainers.programs.program import LANGUAGE_EVALUATION
 from kfp_distributed.trainers.runtime.job_description import STORE_SECONDS
@@ -69,6 +69,9 @@ def run_step(
         manifest = _dataset(dataset)
         if threshold.metric == "exact_match" and {column.name for column in manifest.columns}.isdisjoint(_PROMPTS):
             raise ValueError('metric is "exact_match", and the rows of the dataset are texts without prompts')
+        is_path = not is_in_store(model_uri) and not parse_hub(model_uri, "model_uri")
+        if is_path and not uses_pods and not Path(model_uri).is_dir():
+            raise ValueError(f"model_uri is {model_uri!r}, and there is no such folder{hub_hint(model_uri)}")
         model = read_model(resolve(model_uri) if is_in_store(model_uri) else model_uri)
         warning = check_new_rows(manifest, model.training_data, allow_training_rows)
     except (ValueError, OSError, StorageError, ModelIncomplete) as error:

@@ -232,7 +232,7 @@ def test_rows_that_are_too_long_have_no_effect(folder, evaluate):
         ({"metric": "exact_match", "bound": 10.0}, "bound 10.0 of exact_match is more than 1"),
         ({"metric": "arc_easy/acc"}, "is not a metric of language models"),
         ({"metric": "accuracy"}, "is not a metric of language models: allowed are loss, perplexity, exact_match"),
-        ({"model": "/nowhere/model"}, "/nowhere/model"),
+        ({"model": "/nowhere/model"}, "model_uri is '/nowhere/model', and there is no such folder"),
         ({"model": "owner/name"}, "write hf://owner/name@REVISION"),
         ({"distribution_specification": {"distribution_type": "TF"}}, "language_evaluation is for Job, PyTorch"),
     ],
