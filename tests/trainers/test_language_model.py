@@ -188,6 +188,9 @@ def test_a_sharded_training_with_a_killed_rank_is_as_one_of_whole_models(train, 
     for found, expected in zip(losses(rows), losses(of_two_ranks[0]), strict=True):
         assert found == pytest.approx(expected, rel=1e-5)
     assert [row["tokens"] for row in rows] == [row["tokens"] for row in of_two_ranks[0]]
+    norms, expected = ([row["grad_norm"] for row in of if "grad_norm" in row] for of in (rows, of_two_ranks[0]))
+    assert len(norms) == len(losses(rows)[0])
+    assert norms == pytest.approx(expected, rel=1e-3)
     assert answers == of_two_ranks[3].answers
     found = merged_files(model, str(folder / "tiny-llama"))
     assert found["difference"] < 1e-5

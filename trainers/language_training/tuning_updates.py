@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Sampler
 from transformers import TrainerCallback
@@ -45,6 +46,11 @@ class TuningUpdates(TuningCheckpoints):
         arguments = self.args
         size = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
         return UpdateSampler(rows, size, arguments.seed, lambda: self.state.global_step)
+
+    def _clip_grad_norm(self, model: Any) -> Any:  # noqa: ANN401
+        """Return the norm of all gradients before they are clipped. On CPUs, that of a sharded model is divided."""
+        norm = super()._clip_grad_norm(model)
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:  # noqa: ANN401
         """Return the learning rates. Those of transformers begin with 0, so that the first rows would train nothing."""
