@@ -96,8 +96,10 @@ class ServedCopies:
         return re.fullmatch(pattern, uri) is not None
 
     def _identifies(self, uri: str, key: str) -> bool:
-        # Of other formats, the files are in a folder below.
-        return key.rpartition("/")[2] in SERVED_FORMATS or key == f"{self._key(uri)}{CONFIGURATION}"
+        # Of a language model, others may be in folders without a number, such as onnx.
+        names = "|".join(map(re.escape, SERVED_FORMATS))
+        pattern = rf"{re.escape(CONFIGURATION)}|(.+/)?[0-9]+/({names})"
+        return re.fullmatch(pattern, key.removeprefix(self._key(uri))) is not None
 
     def _key(self, uri: str) -> str:
         return uri.removeprefix(f"{_root(self._version)}/")

@@ -68,6 +68,15 @@ def test_the_server_copies_one_version(tmp_path, proxy, graph, parent):
     assert len(store.list("digits/")) == 6
 
 
+def test_a_language_model_with_a_folder_onnx_is_complete_with_its_configuration(tmp_path, proxy):
+    version, store = export(tmp_path, "config.json"), open_store("s3://models/team")
+    copies, uri = ServedCopies(store, version, "shop"), copy_uri(version, "shop", ID)
+    store.write(f".served/shop-{ID}/onnx/model.onnx", b"graph")
+    assert not copies.is_complete(uri)
+    copies.copy(uri)
+    assert copies.is_complete(uri)
+
+
 def test_only_own_copies_are_deleted(tmp_path, proxy):
     version = export(tmp_path, "saved_model.pb")
     copies = ServedCopies(open_store("s3://models/team"), version, "shop")

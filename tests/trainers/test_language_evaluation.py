@@ -158,19 +158,35 @@ metric_list:
 """
 
 
+GENERATION = """
+task: answers
+dataset_path: json
+dataset_kwargs: {data_files: {test: colours.jsonl}}
+test_split: test
+output_type: generate_until
+doc_to_text: "{{question}}"
+doc_to_target: "{{answer}}"
+generation_kwargs: {until: ["r", "g", "e"], max_gen_toks: 12, do_sample: false}
+metric_list:
+  - {metric: exact_match, aggregation: mean, higher_is_better: true}
+"""
+"""Ranks end at other tokens."""
+
+
 @pytest.fixture
 def harness(tmp_path):
-    """Address of a folder with a task of lm-evaluation-harness, and its data."""
+    """Address of a folder with tasks of lm-evaluation-harness, and their data."""
     folder = tmp_path / "harness" / "tasks"
     folder.mkdir(parents=True)
     rows = [{"question": f"{number}: say a colour ", "answer": number % 2} for number in range(7)]
     (folder.parent / "colours.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "colours.yaml").write_text(TASK_OF_HARNESS)
+    (folder / "answers.yaml").write_text(GENERATION)
     return f"file://{folder.parent}"
 
 
 def test_tasks_of_the_harness_are_scored_by_all_ranks(folder, evaluate, harness):
-    parameters = {"answers": 0, "harness_tasks": ["colours"], "harness_folder": harness}
+    parameters = {"answers": 0, "harness_tasks": ["colours", "answers"], "harness_folder": harness}
     verdict, alone, *_ = evaluate(folder / "model", parameters=parameters, metric="colours/acc", bound=0.0)
     assert verdict == (alone["colours/acc"], True)
     assert alone["colours/acc"] in {count / 7 for count in range(8)}
@@ -180,7 +196,7 @@ def test_tasks_of_the_harness_are_scored_by_all_ranks(folder, evaluate, harness)
     assert together == pytest.approx(alone, rel=1e-5)
     assert verdict == (together["colours/brier_score"], False)
     parameters |= {"harness_tasks": ["arc_easy"]}
-    with pytest.raises(SystemExit, match=r"harness_tasks has arc_easy; file://.*/harness has colours"):
+    with pytest.raises(SystemExit, match=r"harness_tasks has arc_easy; file://.*/harness has answers, colours"):
         evaluate(folder / "model", parameters=parameters)
 
 

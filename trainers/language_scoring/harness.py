@@ -3,6 +3,7 @@
 from contextlib import chdir
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import datasets
 import huggingface_hub
@@ -54,7 +55,13 @@ def harness_scores(
         folder = Path("harness").absolute()
         open_store(parameters.harness_folder, retry_seconds=STORE_SECONDS).download_folder(folder)
     huggingface_hub.constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
-    asked = HFLM(
+
+    class Model(HFLM):  # type: ignore[misc]  # Its types are those of an optional package.
+        def _model_generate(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+            # Ranks of a divided model generate until all of them have ended.
+            return super()._model_generate(*arguments, synced_gpus=bool(trainer.args.fsdp), **options)
+
+    asked = Model(
         model,
         tokenizer=trainer.processing_class,
         batch_size=parameters.batch_size,
