@@ -5,6 +5,7 @@ import json
 import sys
 import threading
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from kfp.compiler import Compiler
 from prediction_models import linear_network, save_onnx
 
 from kfp_distributed.components.model_formats.onnx_model import OnnxModel
-from kfp_distributed.components.model_server.http_server import ModelServer, ServedModel
+from kfp_distributed.components.model_server.http_server import ModelServer, PredictHandler, ServedModel
 from kfp_distributed.components.predict.step import run_step
 from kfp_distributed.storage.dataset import Column, Label
 from kfp_distributed.trainers.onnx_inputs import with_column_inputs
@@ -62,11 +63,11 @@ def test_models_are_asked_in_python(tmp_path, example, onnx_model):
 def test_a_server_gets_the_rows(example, onnx_model):
     served = ServedModel("flowers", 1, OnnxModel(onnx_model))
     with ModelServer("127.0.0.1", 0) as server:
-        server.listen(served)
+        server.listen(partial(PredictHandler, served))
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            answers = example.ask_server(server.url.partition("/v1")[0])
+            answers = example.ask_server(server.url)
         finally:
             server.shutdown()
             thread.join()

@@ -108,6 +108,7 @@ def test_the_compiled_components_and_pipelines_have_whole_numbers(tmp_path):
         text = file.read_text()
         assert with_stable_defaults(text) == text
         assert not re.search(r"^#    \w+: (int|dict|list) \[Default: .*\d\.0[,\]}]", text, re.MULTILINE), file
+    text = (tmp_path / "train_and_export.yaml").read_text()
     parameters = yaml.safe_load(text)["root"]["inputDefinitions"]["parameters"]
     assert repr(parameters["train_parameters"]["defaultValue"]) == "{'epochs': 15}"
     assert repr(parameters["shards"]["defaultValue"]) == "8"

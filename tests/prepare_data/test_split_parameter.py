@@ -149,7 +149,7 @@ def test_values_of_the_builder_can_be_parameters_of_the_pipeline():
         (
             prepare_data,
             {"distribution_specification": SingleJob(worker_cpus=2)},
-            r"distribution_specification of prepare_data takes no SingleJob\(…\), .* of `train`: pass a dict$",
+            r"distribution_specification of prepare_data takes no SingleJob\(…\), .* of `train` and .*: pass a dict$",
         ),
         (train_and_export, {"split": SingleJob()}, r"split takes no SingleJob\(…\), .*: pass Split\(…\) or a dict$"),
         (

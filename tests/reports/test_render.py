@@ -27,6 +27,10 @@ ROOT = Path(__file__).parents[2]
 
 CONTENT_SECURITY_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 
+PAGES = [
+    *("evaluate.html", "evaluate_language_model.html", "evaluate_regression.html", "prepare_data.html", "train.html"),
+]
+
 
 def job_page(**values):
     texts = {"title": "train", "outcome": "failed after 1 s", "job": "a-job", "cause": "", "last_lines": ""}
@@ -68,7 +72,7 @@ def test_text_is_shown_literally(text, shown):
     assert page.texts.count(shown) == 5  # The title, the heading, the cause and both cells.
 
 
-@pytest.mark.parametrize("template", ["train.html", "evaluate.html", "evaluate_regression.html", "prepare_data.html"])
+@pytest.mark.parametrize("template", PAGES)
 def test_a_value_that_a_page_lacks_is_an_error(template):
     with pytest.raises(UndefinedError, match="has no attribute"):
         render_page(template, object())
@@ -141,8 +145,7 @@ def test_templates_load_from_the_unpacked_library(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", RENDER, str(tmp_path)], capture_output=True, text=True, check=False, cwd=tmp_path
     )
-    pages = ["evaluate.html", "evaluate_regression.html", "prepare_data.html", "train.html"]
-    names = sorted(["base.html", "charts.js", "macros.html", "style.css", *pages])
+    names = sorted(["base.html", "charts.js", "macros.html", "style.css", *PAGES])
     assert (done.returncode, done.stdout.strip()) == (0, str(names)), done.stderr
 
 
