@@ -105,8 +105,9 @@ class OpenAIHandler(RequestHandler):
         Raises:
             ConnectionError: It has.
         """
-        is_readable = select.select([self.connection], [], [], 0)[0]
-        if is_readable and not self.connection.recv(1, socket.MSG_PEEK):
+        poll = select.poll()  # Unlike select.select, it takes descriptors of 1024 and more.
+        poll.register(self.connection, select.POLLIN)
+        if poll.poll(0) and not self.connection.recv(1, socket.MSG_PEEK):
             raise ConnectionAbortedError("the client has closed the connection")
 
     def _path(self) -> str:

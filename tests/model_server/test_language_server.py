@@ -27,6 +27,12 @@ from kfp_distributed.storage.opener import open_store
 pytestmark = pytest.mark.takes(15)
 
 MAIN = "from kfp_distributed.cli.main import main; main()"
+MANY_FILES = """
+import os, resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+for _ in range(1024):
+    os.dup(0)  # The descriptors of connections are greater.
+"""
 CHAT, TEXT = [{"role": "user", "content": "What is one plus two?"}], "It is three"
 TOOLS = [{"type": "function", "function": {"name": "add"}}]
 
@@ -94,7 +100,7 @@ def models(tmp_path_factory, variables):
 @contextmanager
 def serving(model, variables):
     """Yield the address of the command with version 1 of a model, without the path, and its process."""
-    command = forked(environment("torch2"), "-c", MAIN, "serve", model, "--port", "0")
+    command = forked(environment("torch2"), "-c", MANY_FILES + MAIN, "serve", model, "--port", "0")
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=variables
     ) as process:
