@@ -87,6 +87,7 @@ class RequestHandler(BaseHTTPRequestHandler):
     """Reads the requests of a connection, and sends JSON."""
 
     protocol_version = "HTTP/1.1"
+    default_request_version = "HTTP/1.0"  # A line that is no request is answered with a status and headers too.
     timeout = _IDLE_SECONDS
 
     def read_body(self) -> bytes | None:
@@ -110,6 +111,11 @@ class RequestHandler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: ANN401  (the interface of http.server)
         """Log nothing: a line for each request would hide the lines that matter."""
 
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Send an error that the base class finds, and close the connection."""
+        self.close_connection = True
+        self.refuse(HTTPStatus(code), message or HTTPStatus(code).phrase)
+
     def refuse(self, status: HTTPStatus, text: str) -> None:
         """Send an error."""
         self.answer(status, {"error": text})
@@ -126,7 +132,8 @@ class RequestHandler(BaseHTTPRequestHandler):
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
 
 class PredictHandler(RequestHandler):

@@ -124,11 +124,11 @@ def server(models, variables):
         assert process.poll() is None
 
 
-def post(url, path, **content):
+def post(url, path, method="POST", **content):
     """Return the status and the content of an answer, of a streamed one the list of its objects."""
     body = json.dumps({"model": "adapter"} | content).encode()
     try:
-        with urlopen(Request(f"{url}{path}", body), timeout=120) as response:
+        with urlopen(Request(f"{url}{path}", body, method=method), timeout=120) as response:
             text = response.read().decode()
             if response.headers["Content-Type"] == "application/json":
                 return response.status, json.loads(text)
@@ -219,6 +219,7 @@ def test_wrong_requests_have_the_error_of_openai(server):
     assert error(chat, 400, messages=[{"role": "system", "content": "fail"}])["message"] == (
         "the messages cannot be written as a prompt of the model: no such system"
     )
+    assert error(chat, 501, method="PUT")["message"] == "Unsupported method ('PUT')"
     assert error("/v1/predict", 404)["message"].startswith("POST /v1/predict is not served: this server has GET /v1/m")
 
 

@@ -94,6 +94,17 @@ def test_an_onnx_model_is_asked_by_row_and_by_column_on_one_connection(onnx_mode
         assert (state["version"], state["state"]) == ("3", "AVAILABLE")
         metadata = ask(connection, "/v1/models/flowers/metadata")[1]["metadata"]
         assert metadata["inputs"]["colour"] == {"dtype": "string", "shape": [None, 1]}
+        connection.request("PUT", path)
+        response = connection.getresponse()
+        assert (response.status, json.loads(response.read())) == (501, {"error": "Unsupported method ('PUT')"})
+        connection.request("HEAD", path)
+        assert (connection.getresponse().status, connection.sock) == (501, None)
+        for line in (b"wrong", b"GET / HTTP/x"):
+            with socket.create_connection((connection.host, connection.port)) as wrong:
+                wrong.sendall(line + b"\r\n\r\n")
+                head, _, content = wrong.makefile("rb").read().partition(b"\r\n\r\n")
+            assert re.match(rb"HTTP/1.1 4\d\d .*\r\nContent-Type: application/json", head, re.DOTALL), head
+            assert set(json.loads(content)) == {"error"}
         connection.putrequest("POST", path)
         connection.putheader("Content-Length", str(LARGEST_BODY + 1))
         connection.endheaders()
