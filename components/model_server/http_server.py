@@ -90,6 +90,14 @@ class RequestHandler(BaseHTTPRequestHandler):
     default_request_version = "HTTP/1.0"  # A line that is no request is answered with a status and headers too.
     timeout = _IDLE_SECONDS
 
+    def parse_request(self) -> bool:
+        """Parse a request. A connection with a body that is not read ends: the body would be the next request."""
+        is_valid = super().parse_request()
+        unread = ("Transfer-Encoding",) if self.command == "POST" else ("Transfer-Encoding", "Content-Length")
+        if is_valid and any(name in self.headers for name in unread):
+            self.close_connection = True
+        return is_valid
+
     def read_body(self) -> bytes | None:
         """Return the body of a request; None if it is too large, after an answer that says so."""
         length = self.headers.get("Content-Length", "")
