@@ -87,7 +87,16 @@ class RequestHandler(BaseHTTPRequestHandler):
     """Reads the requests of a connection, and sends JSON."""
 
     protocol_version = "HTTP/1.1"
+    default_request_version = "HTTP/1.0"  # A line that is no request is answered with a status and headers too.
     timeout = _IDLE_SECONDS
+
+    def parse_request(self) -> bool:
+        """Parse a request. A connection with a body that is not read ends: the body would be the next request."""
+        is_valid = super().parse_request()
+        unread = ("Transfer-Encoding",) if self.command == "POST" else ("Transfer-Encoding", "Content-Length")
+        if is_valid and any(name in self.headers for name in unread):
+            self.close_connection = True
+        return is_valid
 
     def read_body(self) -> bytes | None:
         """Return the body of a request; None if it is too large, after an answer that says so."""
@@ -110,6 +119,11 @@ class RequestHandler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: ANN401  (the interface of http.server)
         """Log nothing: a line for each request would hide the lines that matter."""
 
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Send an error that the base class finds, and close the connection."""
+        self.close_connection = True
+        self.refuse(HTTPStatus(code), message or HTTPStatus(code).phrase)
+
     def refuse(self, status: HTTPStatus, text: str) -> None:
         """Send an error."""
         self.answer(status, {"error": text})
@@ -126,7 +140,8 @@ class RequestHandler(BaseHTTPRequestHandler):
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
 
 class PredictHandler(RequestHandler):

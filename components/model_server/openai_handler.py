@@ -59,18 +59,24 @@ class OpenAIHandler(RequestHandler):
             self.answer(HTTPStatus(error.status), error.body)
             return
         form = AnswerFormat(request, self._name, uuid.uuid4().hex, int(time.time()))
-        (self._stream if request.streams else self._send_whole)(request, tokens, form)
+        try:
+            (self._stream if request.streams else self._send_whole)(request, tokens, form)
+        except (ConnectionError, TimeoutError):  # The client has left.
+            raise
+        except Exception as error:  # noqa: BLE001  (such as that of a full GPU, or of the code of a model)
+            self.server.handle_error(self.request, self.client_address)  # It prints the error.
+            refusal = RequestRefused(f"the model failed: {error}", status=500)
+            if request.streams:
+                self._send_event(refusal.body)
+            else:
+                self.answer(HTTPStatus.INTERNAL_SERVER_ERROR, refusal.body)
 
     def refuse(self, status: HTTPStatus, text: str) -> None:
         """Send an error."""
         self.answer(status, RequestRefused(text, status=status).body)
 
     def _send_whole(self, request: AnswerRequest, tokens: list[int], form: AnswerFormat) -> None:
-        try:
-            answer = self._model.answer(request, tokens, lambda text: self._check_client())
-        except (RuntimeError, ValueError) as error:  # Such as that of a full GPU.
-            self.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, f"the model failed: {error}")
-            return
+        answer = self._model.answer(request, tokens, lambda text: self._check_client())
         self.answer(HTTPStatus.OK, form.whole(answer))
 
     def _stream(self, request: AnswerRequest, tokens: list[int], form: AnswerFormat) -> None:
@@ -86,11 +92,7 @@ class OpenAIHandler(RequestHandler):
         self.end_headers()
         if request.is_chat:
             self._send_event(form.part("", is_first=True))
-        try:
-            answer = self._model.answer(request, tokens, send)
-        except (RuntimeError, ValueError) as error:
-            self._send_event(RequestRefused(f"the model failed: {error}", status=500).body)
-            return
+        answer = self._model.answer(request, tokens, send)
         self._send_event(form.part("", answer.finish_reason))
         if request.streams_usage:
             self._send_event(form.usage(answer))
@@ -105,8 +107,9 @@ class OpenAIHandler(RequestHandler):
         Raises:
             ConnectionError: It has.
         """
-        is_readable = select.select([self.connection], [], [], 0)[0]
-        if is_readable and not self.connection.recv(1, socket.MSG_PEEK):
+        poll = select.poll()  # Unlike select.select, it takes descriptors of 1024 and more.
+        poll.register(self.connection, select.POLLIN)
+        if poll.poll(0) and not self.connection.recv(1, socket.MSG_PEEK):
             raise ConnectionAbortedError("the client has closed the connection")
 
     def _path(self) -> str:

@@ -68,7 +68,7 @@ def parse_request(body: bytes, is_chat: bool, model: str) -> AnswerRequest:
     """Parse the body of a request.
 
     Args:
-        body: JSON. Keys whose value is null count as missing.
+        body: JSON. Keys whose value is null count as missing, also those of messages.
         is_chat: Whether it is for /chat/completions and not for /completions.
         model: Name of the model that is served.
 
@@ -163,6 +163,8 @@ def _messages(content: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _message(message: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return a message as chat templates take it: with one text, and with arguments of calls as objects."""
+    # Some templates test only whether a key is there.
+    message = {key: value for key, value in message.items() if value is not None and (value or key != "tool_calls")}
     role, content = message.get("role"), message.get("content")
     if role not in _ROLES:
         raise RequestRefused(f"the role of {name} is {role!r:.80}: allowed are {', '.join(_ROLES)}", "messages")

@@ -27,6 +27,19 @@ from kfp_distributed.storage.opener import open_store
 pytestmark = pytest.mark.takes(15)
 
 MAIN = "from kfp_distributed.cli.main import main; main()"
+FAILING_SEED = 404
+SERVER = f"""
+import os, resource
+from kfp_distributed.components.model_server.chat_model import ChatModel
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+for _ in range(1024):
+    os.dup(0)  # The descriptors of connections are greater.
+answer = ChatModel.answer
+def answer_or_fail(model, request, *options):
+    return [][1] if request.seed == {FAILING_SEED} else answer(model, request, *options)
+ChatModel.answer = answer_or_fail
+{MAIN}
+"""
 CHAT, TEXT = [{"role": "user", "content": "What is one plus two?"}], "It is three"
 TOOLS = [{"type": "function", "function": {"name": "add"}}]
 
@@ -94,7 +107,7 @@ def models(tmp_path_factory, variables):
 @contextmanager
 def serving(model, variables):
     """Yield the address of the command with version 1 of a model, without the path, and its process."""
-    command = forked(environment("torch2"), "-c", MAIN, "serve", model, "--port", "0")
+    command = forked(environment("torch2"), "-c", SERVER, "serve", model, "--port", "0")
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=variables
     ) as process:
@@ -118,11 +131,11 @@ def server(models, variables):
         assert process.poll() is None
 
 
-def post(url, path, **content):
+def post(url, path, method="POST", **content):
     """Return the status and the content of an answer, of a streamed one the list of its objects."""
     body = json.dumps({"model": "adapter"} | content).encode()
     try:
-        with urlopen(Request(f"{url}{path}", body), timeout=120) as response:
+        with urlopen(Request(f"{url}{path}", body, method=method), timeout=120) as response:
             text = response.read().decode()
             if response.headers["Content-Type"] == "application/json":
                 return response.status, json.loads(text)
@@ -213,7 +226,19 @@ def test_wrong_requests_have_the_error_of_openai(server):
     assert error(chat, 400, messages=[{"role": "system", "content": "fail"}])["message"] == (
         "the messages cannot be written as a prompt of the model: no such system"
     )
+    assert error(chat, 501, method="PUT")["message"] == "Unsupported method ('PUT')"
     assert error("/v1/predict", 404)["message"].startswith("POST /v1/predict is not served: this server has GET /v1/m")
+
+
+def test_any_failure_of_a_model_is_answered(server):
+    message = "the model failed: list index out of range"
+    error = {"message": message, "type": "server_error", "param": None, "code": None}
+    options = {"messages": CHAT, "seed": FAILING_SEED}
+    assert post(server, "/v1/chat/completions", **options) == (500, {"error": error})
+    body = json.dumps({"model": "adapter", "stream": True} | options).encode()
+    with urlopen(Request(f"{server}/v1/chat/completions", body), timeout=120) as response:
+        last = response.read().decode().split("\n\n")[-2]
+    assert json.loads(last.removeprefix("data: ")) == {"error": error}
 
 
 def request_without_end(url, **content):

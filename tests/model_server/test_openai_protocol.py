@@ -26,13 +26,13 @@ def test_a_chat_with_all_parameters():
     parts = [{"type": "text", "text": "2+"}, {"type": "text", "text": "3?"}]
     messages = [
         {"role": "user", "content": parts},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "assistant", "content": None, "refusal": None, "tool_calls": [call]},
         {"role": "tool", "content": "5", "tool_call_id": "1"},
     ]
     options = {"max_completion_tokens": 7, "temperature": 1, "top_p": 0.5, "stop": "x", "seed": -1, "n": 1}
     streamed = {"stream": True, "stream_options": {"include_usage": True}}
     assert parse({"messages": messages, "tools": [{"type": "function"}], **options, **streamed}) == AnswerRequest(
-        [*CHAT, messages[1] | {"content": "", "tool_calls": [called]}, messages[2]],
+        [*CHAT, {"role": "assistant", "content": "", "tool_calls": [called]}, messages[2]],
         [{"type": "function"}],
         7,
         1.0,
@@ -46,6 +46,9 @@ def test_a_chat_with_all_parameters():
 
 def test_what_is_null_or_missing_has_its_default():
     assert parse({"messages": CHAT, "seed": None, "logit_bias": None, "tools": []}) == AnswerRequest(CHAT)
+    empty = {"name": None, "tool_calls": [], "function_call": None}
+    assert parse({"messages": [CHAT[0] | empty]}) == AnswerRequest(CHAT)
+    assert parse({"messages": [CHAT[0] | {"tool_calls": None}]}) == AnswerRequest(CHAT)
     assert parse({"prompt": "one", "stop": ["a", "b"]}, is_chat=False) == AnswerRequest(
         "one", None, 16, stops=("a", "b")
     )

@@ -72,6 +72,15 @@ def ask(connection, path, body=None):
     return response.status, json.loads(response.read())
 
 
+def ask_once(connection, request):
+    """Return the status and the content of the answer to some bytes, after which the server closes the connection."""
+    with socket.create_connection((connection.host, connection.port), timeout=30) as once:
+        once.sendall(request)
+        head, content = once.makefile().read().split("\n\n")
+    assert "Content-Type: application/json" in head
+    return int(head.split()[1]), json.loads(content)
+
+
 def test_an_onnx_model_is_asked_by_row_and_by_column_on_one_connection(onnx_model):
     values = {"size": [[1.5], [np.nan], [3]], "colour": [["red"], [""], ["unknown"]]}
     inputs = {"size": np.array(values["size"], np.float32), "colour": np.array(values["colour"], object)}
@@ -94,6 +103,19 @@ def test_an_onnx_model_is_asked_by_row_and_by_column_on_one_connection(onnx_mode
         assert (state["version"], state["state"]) == ("3", "AVAILABLE")
         metadata = ask(connection, "/v1/models/flowers/metadata")[1]["metadata"]
         assert metadata["inputs"]["colour"] == {"dtype": "string", "shape": [None, 1]}
+        connection.request("PUT", path)
+        response = connection.getresponse()
+        assert (response.status, json.loads(response.read())) == (501, {"error": "Unsupported method ('PUT')"})
+        connection.request("HEAD", path)
+        assert (connection.getresponse().status, connection.sock) == (501, None)
+        for request, expected in (
+            (b"wrong", 400),
+            (b"GET / HTTP/x", 400),
+            (b"GET /v1/models/flowers HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello", 200),
+            (b"GET /v1/models/flowers HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0", 200),
+        ):
+            status, content = ask_once(connection, request + b"\r\n\r\n")
+            assert (status, [*content]) == (expected, ["error" if expected == 400 else "model_version_status"])
         connection.putrequest("POST", path)
         connection.putheader("Content-Length", str(LARGEST_BODY + 1))
         connection.endheaders()
