@@ -120,6 +120,8 @@ class Threshold:
                 f"such as {', '.join(defined)}, or evaluate more rows"
             )
         score = float(values[self.metric])
+        if not math.isfinite(score):
+            raise ValueError(f"the metric {self.metric!r} is {score}, which no bound can judge")
         if self.bound is None:
             return Verdict(score, True)
         return Verdict(score, score >= self.bound if self.direction == "at least" else score <= self.bound)

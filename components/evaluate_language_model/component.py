@@ -28,7 +28,8 @@ def evaluate_language_model(
 
     Args:
         dataset: Dataset of `prepare_data` with conversations, prompts, preferences or texts, usually test_dataset. The
-            training dataset of the model or of its base model, and other splits of the same source, are refused.
+            training dataset of the model or of its base model, and datasets of another preparation of the same source,
+            are refused.
         model_uri: Address of the model: the output `model_uri` of `train`, the output of `import_model`, a version that
             `export_model` has exported, by number or by alias, a folder of each replica, or a model of the Hugging Face
             Hub. Examples: "s3://models/assistant/3", "s3://models/assistant@production".

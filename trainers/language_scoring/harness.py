@@ -68,6 +68,7 @@ def harness_scores(
         max_length=parameters.max_length,
         # It would join requests with the same prompt, so that ranks of a divided model compute differently often.
         logits_cache=not trainer.args.fsdp,
+        softmax_dtype="float32",
     )
     if trainer.args.world_size > 1:  # It leaves the ranks to who passes a model that is loaded.
         asked._rank, asked._world_size = trainer.args.process_index, trainer.args.world_size
@@ -79,14 +80,19 @@ def harness_scores(
                 f"harness_tasks has {', '.join(unknown)}; {parameters.harness_folder} has "
                 f"{', '.join(tasks.all_tasks) or 'no tasks'}"
             )
-        found = simple_evaluate(asked, tasks=list(parameters.harness_tasks), task_manager=tasks, log_samples=False)
+        # One after another: it would group the requests of all tasks by their options, in each rank for itself.
+        results = [
+            simple_evaluate(asked, tasks=[one], task_manager=tasks, log_samples=False)
+            for one in parameters.harness_tasks
+        ]
     scores, lower = dict[str, float](), list[str]()
-    for task, values in (found or {"results": {}})["results"].items():
-        for key, value in values.items():
-            metric, _, filtered = key.partition(",")
-            if isinstance(value, int | float) and filtered:
-                name = f"{task}/{metric}" + f"/{filtered}" * (filtered != "none")
-                scores[name] = float(value)
-                if found["higher_is_better"].get(task, {}).get(metric) is False:
-                    lower.append(name)
+    for found in filter(None, results):
+        for task, values in found["results"].items():
+            for key, value in values.items():
+                metric, _, filtered = key.partition(",")
+                if isinstance(value, int | float) and filtered:
+                    name = f"{task}/{metric}" + f"/{filtered}" * (filtered != "none")
+                    scores[name] = float(value)
+                    if found["higher_is_better"].get(task, {}).get(metric) is False:
+                        lower.append(name)
     return scores, lower
