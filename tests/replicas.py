@@ -20,16 +20,30 @@ def kill_replica(name: str, variable: str = "KFP_DISTRIBUTED_REPLICA", number: i
         number: Number of the signal.
     """
     signalled = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if process.environ().get(variable) == name and "entry" in " ".join(process.cmdline()):
-                process.send_signal(number)
-                signalled.append(process)
-        except psutil.Error:
-            continue
+    for process in _processes_of_replica(name, variable):
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(number)
+            signalled.append(process)
     assert signalled, f"no process with {variable}={name} is running"
     if number == signal.SIGKILL:
         wait_for_end(signalled)
+
+
+def _processes_of_replica(name: str, variable: str) -> list[psutil.Process]:
+    """Return the processes of a replica that this process has started, and the ranks that torchrun has started.
+
+    If torchrun is a fork, its ranks are not descendants of this process, but they have the same path of the library,
+    which no other job has. They train on until the server learns of torchrun's end, if they are not killed as it is.
+    """
+    own = {process.pid for process in psutil.Process().children(recursive=True)}
+    found, paths = [], set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            environment = process.environ()
+            if environment.get(variable) == name and "entry" in " ".join(process.cmdline()):
+                found.append((process, environment.get("PYTHONPATH")))
+                paths |= {found[-1][1]} if process.pid in own else set()
+    return [process for process, path in found if path in paths]
 
 
 def wait_for_end(processes: Iterable[psutil.Process], seconds: float = 60) -> None:

@@ -19,6 +19,7 @@ from replicas import kill_replica
 
 from kfp_distributed.components import export_model
 from kfp_distributed.trainers import train_specification
+from kfp_distributed.trainers.runtime.job_description import REPLICA_VARIABLE
 
 
 def fit(train_dir, model_dir, metrics_dir, code: int = 0):
@@ -268,6 +269,20 @@ def test_a_replica_that_is_killed_trains_no_more(server, start):
     server.suspend()
     kill_replica("worker-0")
     wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+
+
+RANK = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', sys.argv[1], '-m {forked_replicas.ENTRY}'])"
+"""Stands for torchrun in a fork: the rank that it starts is a fork too."""
+
+
+def test_a_rank_of_a_replica_that_is_killed_trains_no_more(server, tmp_path, monkeypatch):
+    monkeypatch.setenv(REPLICA_VARIABLE, "worker-0")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with started(forked(sys.executable, "-c", RANK, SLEEP), stdout=subprocess.PIPE) as client:
+        pid = int(client.stdout.readline())
+        server.suspend()
+        kill_replica("worker-0")
+        wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
 
 
 def test_a_client_that_is_stopped_before_its_request_is_not_waited_for(server, connect):
