@@ -13,7 +13,7 @@ from hugging_face_hub import Hub, commit_of, hub, safetensors
 
 from kfp_distributed.components.train.run.training_request.request import Request, plan_job
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard
-from kfp_distributed.storage.files import FileEntry
+from kfp_distributed.storage.files import FileEntry, describe_file
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 from kfp_distributed.trainers.language_training.base_folder import base_folder
 from kfp_distributed.trainers.programs.base_model import check_files, is_fetched, parse_hub
@@ -82,6 +82,23 @@ def test_files_of_weights_are_complete(tmp_path, name, content, problem):
         return
     with pytest.raises(ValueError, match=re.escape(f"base_model is '{tmp_path}', whose file {name} {problem}")):
         base_folder(str(tmp_path))
+
+
+def test_the_files_of_a_folder_have_the_hashes_of_its_manifest(tmp_path):
+    """They are checked once for all ranks of a replica."""
+    (folder := tmp_path / "model").mkdir()
+    content = {"config.json": "{}", "tokenizer.json": "{}", "a.safetensors": safetensors("1")}
+    for name, text in content.items():
+        (folder / name).write_text(text)
+    files = tuple(describe_file(folder / name, name) for name in content)
+    (folder / MODEL_MANIFEST).write_text(ModelManifest("hugging_face", files).to_json())
+    (folder / "a.safetensors").write_text(safetensors("2"))
+    (replica := tmp_path / "replica").mkdir()
+    with pytest.raises(ValueError, match=r"has a file a\.safetensors with another SHA-256 than in its model\.json"):
+        base_folder(str(folder), replica)
+    assert base_folder(str(folder), replica, has_weights=False) == folder
+    (folder / "a.safetensors").write_text(safetensors("1"))
+    assert base_folder(str(folder), replica) == base_folder(str(folder), replica) == folder
 
 
 def test_an_index_beside_a_file_with_all_weights_is_not_read(tmp_path):

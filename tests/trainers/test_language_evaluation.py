@@ -298,6 +298,21 @@ def test_an_adapter_of_another_base_model_is_refused(folder, evaluate, tmp_path)
         evaluate(adapter)
 
 
+@pytest.mark.parametrize("kind", ["adapter", "both"])
+def test_a_model_with_a_damaged_file_is_not_scored(folder, evaluate, tmp_path, kind):
+    """The file has the right size. The address is a path, of which no file is fetched."""
+    model = shutil.copytree(folder / "model", tmp_path / "m")
+    described = json.loads((model / MODEL_MANIFEST).read_text())
+    described["base"]["kind"] = kind
+    (model / MODEL_MANIFEST).write_text(json.dumps(described))
+    weights = model / ("adapter_model.safetensors" if kind == "adapter" else "merged/model.safetensors")
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(SystemExit, match=r"another SHA-256 than in its model\.json|has the SHA-256 .*, and its model"):
+        evaluate(model)
+
+
 @pytest.mark.parametrize(
     ("memory", "ranks", "sharding"), [(None, 2, "none"), ("24Gi", 2, "none"), ("12Gi", 2, "fsdp"), ("12Gi", 1, None)]
 )
