@@ -15,6 +15,7 @@ LLAMA_3_8B = {
     "num_attention_heads": 32,
     "num_key_value_heads": 8,
     "vocab_size": 128256,
+    "max_position_embeddings": 8192,
 }
 
 TABLE = """\
@@ -81,6 +82,7 @@ def test_preferences_are_not_sharded(base):
         ("{base}", [], {}, "train_parameters is []; allowed: a dict"),
         ("{base}", {}, {"worker_gpu_memory": "80"}, "worker_gpu_memory = '80' is not an amount of memory"),
         ("{base}", {"batch_size": 5}, {"distribution_type": "PyTorch"}, "5, which cannot be divided among 3 ranks"),
+        ("{base}", {"max_length": 8193}, {}, "max_length is 8193, and the model has positions for 8192 tokens"),
         ("{base}/other", {}, {}, "has quantized weights, or a model_type that is none of llama, "),
     ],
 )

@@ -28,7 +28,7 @@ from kfp_distributed.trainers.programs.language_parameters import LanguageModelP
 folder, rows = Path("base").absolute(), [{"text": f"{i % 7} 1 2 3 4"} for i in range(3)]
 config = LlamaConfig(
     hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=16, pad_token_id=10,
-    eos_token_id=11, bos_token_id=12,
+    eos_token_id=11, bos_token_id=12, max_position_embeddings=32,
 )
 AutoModelForCausalLM.from_config(config).save_pretrained(folder)
 tokens = Tokenizer(models.WordLevel({str(i): i for i in range(20)}, unk_token="0"))
@@ -64,6 +64,7 @@ found = {
     "no marker": result(lambda: tune([chat], chat_template="{{ messages }}", loss_on="assistant")),
     "marker": result(lambda: tune([chat], chat_template=MARKED, loss_on="assistant")),
     "too long": result(lambda: tune([{"text": "1 19 2"}])),
+    "no positions": [result(lambda: tune([{"text": "1 " * 40}], **options)) for options in ({}, {"max_length": 32})],
     **{name: result(check_targets, load_base(folder, "", "full")[0], name)
        for name in ("all-linear", "q_proj, mlp.up_proj", "q_proj,v_porj", "q_proj,,", "all-linear,q_proj", "proj")},
 }
@@ -124,6 +125,14 @@ def test_a_token_that_the_model_does_not_have_is_named(found):
         "the rows have the token 19 of the tokenizer, and base_model has the tokens 0 to 15: save the model with the "
         "tokenizer that belongs to it"
     )
+
+
+def test_a_row_that_the_model_has_no_positions_for_is_refused(found):
+    """Of max_length, the default is more than some models have."""
+    problem, none = found["no positions"]
+    assert problem.startswith("max_length is 2048, the longest row has 41 tokens of these, and the model has positions")
+    assert problem.endswith("for 32, as its config.json says: set max_length to 32 or less")
+    assert none is None
 
 
 def test_embeddings_that_share_the_weight_of_the_head_are_not_adapted(found):

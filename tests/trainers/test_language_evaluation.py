@@ -242,6 +242,7 @@ def test_rows_that_are_too_long_have_no_effect(folder, evaluate):
         ({"parameters": {"answer": 5}}, "evaluation_parameters has no 'answer'; allowed are batch_size, max_length"),
         ({"parameters": {"base_model": "x"}}, "evaluation_parameters has no 'base_model'"),
         ({"parameters": {"batch_size": 0}}, "evaluation_parameters: batch_size is 0; allowed is more than 0"),
+        ({"parameters": {"max_length": 513}}, "max_length is 513, and the model has positions for 512 tokens"),
         ({"parameters": {"loss_on": "completion"}}, "evaluation_parameters: loss_on is 'completion', and the dataset"),
         ({"parameters": {"answers": 0}, "metric": "exact_match"}, "answers is 0"),
         ({"parameters": {"harness_tasks": ["arc_easy"]}}, "set both, or none"),

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.trainers.language_training.objectives import Tuning
+from kfp_distributed.trainers.language_training.tokenizer_checks import usable_length
 from kfp_distributed.trainers.programs.base_model import is_in_store
 from kfp_distributed.trainers.programs.evaluation_parameters import LanguageEvaluationParameters
 from kfp_distributed.trainers.runtime.job_description import STORE_SECONDS
@@ -65,7 +66,7 @@ def harness_scores(
         model,
         tokenizer=trainer.processing_class,
         batch_size=parameters.batch_size,
-        max_length=parameters.max_length,
+        max_length=usable_length(trainer),
         # It would join requests with the same prompt, so that ranks of a divided model compute differently often.
         logits_cache=not trainer.args.fsdp,
         softmax_dtype="float32",

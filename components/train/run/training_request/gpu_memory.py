@@ -18,6 +18,21 @@ from kfp_distributed.trainers.programs.model_size import MODEL_TYPES, ModelSize,
 _CONFIG = "config.json"
 
 
+def read_config(address: str) -> Mapping[str, Any]:
+    """Return the content of the config.json of a base_model of a store or of a folder of this machine.
+
+    Raises:
+        ValueError: It is not valid.
+        OSError: The folder has none.
+        StorageError: The store has none, or cannot be read.
+    """
+    try:
+        content = open_store(address).read(_CONFIG) if is_in_store(address) else Path(address, _CONFIG).read_bytes()
+        return {**json.loads(content)}
+    except (RecursionError, TypeError, ValueError) as error:
+        raise ValueError(f"{_CONFIG} of {address} is not valid: {error!r}") from None
+
+
 def read_size(address: str) -> ModelSize:
     """Return the size of a base_model of a store or of a folder of this machine.
 
@@ -32,10 +47,10 @@ def read_size(address: str) -> ModelSize:
             f"{address} is not read here: run `hf download {hub.name} config.json --revision {hub.revision} "
             "--local-dir FOLDER`, and pass the folder"
         )
+    config = read_config(address)
     try:
-        content = open_store(address).read(_CONFIG) if is_in_store(address) else Path(address, _CONFIG).read_bytes()
-        size = model_size(json.loads(content))
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        size = model_size(config)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise ValueError(f"{_CONFIG} of {address} is not valid: {error!r}") from None
     if not size:
         raise ValueError(f"{address} has quantized weights, or a model_type that is none of {', '.join(MODEL_TYPES)}")

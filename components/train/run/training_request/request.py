@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from kfp_distributed.components.train.run.training_request.datasets import (
     check_datasets,
     check_trainable,
 )
-from kfp_distributed.components.train.run.training_request.gpu_memory import plan_evaluation, plan_memory
+from kfp_distributed.components.train.run.training_request.gpu_memory import plan_evaluation, plan_memory, read_config
 from kfp_distributed.components.train.run.training_request.resume import CHECKPOINTS, METRICS
 from kfp_distributed.storage.model import ModelIncomplete
 from kfp_distributed.storage.opener import open_store
@@ -27,6 +28,7 @@ from kfp_distributed.storage.uri import join_uri, parse_uri, uri_beside
 from kfp_distributed.trainers.programs.base_model import check_files, hub_hint, is_in_store, parse_hub, stored_files
 from kfp_distributed.trainers.programs.chat_template import check_chat_template
 from kfp_distributed.trainers.programs.language_parameters import micro_batches
+from kfp_distributed.trainers.programs.model_size import check_length
 from kfp_distributed.trainers.programs.program import (
     ELASTIC,
     JOB_TYPES,
@@ -200,7 +202,7 @@ def _check_batch(
 
 
 def _check_model_and_template(program: str, parameters: Mapping[str, Any]) -> None:
-    """Check the chat template, and that the model can be fetched: one of a store is there, and a folder is a full path.
+    """Check the chat template, the model and max_length: one of a store is there, and a folder is a full path.
 
     Raises:
         ValueError: They are not so.
@@ -211,11 +213,17 @@ def _check_model_and_template(program: str, parameters: Mapping[str, Any]) -> No
         check_chat_template(parameters.get("chat_template", ""))
         if is_in_store(address):
             check_files(address, [file.path for file in stored_files(open_store(address))])
-        elif not parse_hub(address) and not Path(address).is_absolute():
+        elif parse_hub(address):
+            return
+        elif not Path(address).is_absolute():
             raise ValueError(
                 f"base_model is {address!r}; allowed are an address such as s3://bucket/model, "
                 f"hf://OWNER/NAME@REVISION, and the full path of a folder of each replica{hub_hint(address)}"
             )
+        config: Mapping[str, Any] = {}
+        with suppress(OSError, ValueError):  # Only the replicas have the folder, or they find that it is not valid.
+            config = read_config(address)
+        check_length(config, parameters)
     except (ModelIncomplete, ValueError) as error:
         raise ValueError(f"{parameters_name(program)}: {error}") from None
 
