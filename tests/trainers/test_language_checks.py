@@ -55,6 +55,10 @@ def train(rate=1e-2, **options):
 
 turns = [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}]
 chat = {"messages": turns}
+CALL = {"role": "assistant", "tool_calls": [{"function": {"name": "1", "arguments": {}}}]}
+TRIMS = {"chat_template": "{% for m in messages %}{{ m.content.strip() }} {% endfor %}"}
+ADDS = {"chat_template": "{% for m in messages %}{{ m.content + ' ' }}{% endfor %}"}
+TAKES = "{% for m in messages %}{{ m.content or '' }} {% endfor %}"
 MARKED = "{% for m in messages %}{% generation %} {{ m.content }} {% endgeneration %}{% endfor %}"
 found = {
     "one update": result(train),
@@ -64,6 +68,11 @@ found = {
     "no marker": result(lambda: tune([chat], chat_template="{{ messages }}", loss_on="assistant")),
     "marker": result(lambda: tune([chat], chat_template=MARKED, loss_on="assistant")),
     "too long": result(lambda: tune([{"text": "1 19 2"}])),
+    "call": [result(lambda: tune([chat, {"messages": [turns[0], {**CALL, **content}, turns[1]]}], **options))
+             for content in ({}, {"content": None}) for options in (TRIMS, ADDS, {**TRIMS, "chat_template": TAKES})],
+    "refused": result(lambda: tune([chat], chat_template="{{ raise_exception('no') }}")),
+    "preference": result(lambda: tune([{"prompt": turns[:1], "chosen": [CALL], "rejected": turns[1:]}], **TRIMS,
+                                      objective="dpo")),
     "no positions": [result(lambda: tune([{"text": "1 " * 40}], **options)) for options in ({}, {"max_length": 32})],
     **{name: result(check_targets, load_base(folder, "", "full")[0], name)
        for name in ("all-linear", "q_proj, mlp.up_proj", "q_proj,v_porj", "q_proj,,", "all-linear,q_proj", "proj")},
@@ -117,6 +126,16 @@ def test_the_parameters_for_a_chat_template_are_named(found):
     assert found["no template"] == [problem, problem]
     assert found["no marker"].startswith('loss_on is "assistant", and the chat template marks no answers with {% gene')
     assert found["marker"] is None
+
+
+def test_a_row_that_the_chat_template_does_not_take_is_named(found):
+    """A message that calls a tool has no content, or null. Templates take it as a text."""
+    for problem in (*(found["call"][i] for i in (0, 1, 3, 4)), found["preference"]):
+        assert problem.startswith('the chat template does not take the row {"')
+        assert '"tool_calls": [{"function": {"name": "1"' in problem
+        assert ". Set chat_template to one that does. " in problem
+    assert found["call"][2] is found["call"][5] is None
+    assert ": no. Set chat_template" in found["refused"]
 
 
 def test_a_token_that_the_model_does_not_have_is_named(found):
