@@ -40,7 +40,7 @@ def language_evaluation(train_dir: str, model_dir: str, parameters: LanguageEval
     ranks = int(os.environ.get("WORLD_SIZE", 1))
     check_gpus()
     if parameters.harness_tasks:
-        check_harness()
+        check_harness(parameters.harness_folder)
     rows = language_rows(train_dir)
     trainer, model = evaluation_trainer(parameters, rows, "trainer", ranks)
     described = f"{describe_tokens(trainer, rows, [])}; {ranks} ranks"

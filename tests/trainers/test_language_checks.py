@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
+from kfp_distributed.trainers.language_scoring.harness import check_harness
 from kfp_distributed.trainers.language_training.adapters import check_targets
 from kfp_distributed.trainers.language_training.base_loading import load_base
 from kfp_distributed.trainers.language_training.tuning_trainer import tuning_trainer
@@ -70,6 +71,7 @@ found = {
     "too long": result(lambda: tune([{"text": "1 19 2"}])),
     "call": [result(lambda: tune([chat, {"messages": [turns[0], {**CALL, **content}, turns[1]]}], **options))
              for content in ({}, {"content": None}) for options in (TRIMS, ADDS, {**TRIMS, "chat_template": TAKES})],
+    "no tasks": result(check_harness, "/no"),
     "refused": result(lambda: tune([chat], chat_template="{{ raise_exception('no') }}")),
     "preference": result(lambda: tune([{"prompt": turns[:1], "chosen": [CALL], "rejected": turns[1:]}], **TRIMS,
                                       objective="dpo")),
@@ -136,6 +138,10 @@ def test_a_row_that_the_chat_template_does_not_take_is_named(found):
         assert ". Set chat_template to one that does. " in problem
     assert found["call"][2] is found["call"][5] is None
     assert ": no. Set chat_template" in found["refused"]
+
+
+def test_a_folder_of_tasks_that_the_replica_does_not_have_is_named(found):
+    assert found["no tasks"].startswith("harness_folder is '/no', and the replica has no such folder: ")
 
 
 def test_a_token_that_the_model_does_not_have_is_named(found):

@@ -173,6 +173,9 @@ metric_list:
 """Ranks end at other tokens."""
 
 
+HARNESS = {"harness_tasks": ["colours"]}
+
+
 @pytest.fixture
 def harness(tmp_path):
     """Address of a folder with tasks of lm-evaluation-harness, and their data."""
@@ -246,6 +249,13 @@ def test_rows_that_are_too_long_have_no_effect(folder, evaluate):
         ({"parameters": {"loss_on": "completion"}}, "evaluation_parameters: loss_on is 'completion', and the dataset"),
         ({"parameters": {"answers": 0}, "metric": "exact_match"}, "answers is 0"),
         ({"parameters": {"harness_tasks": ["arc_easy"]}}, "set both, or none"),
+        ({"parameters": HARNESS | {"harness_folder": "tasks"}}, "harness_folder is 'tasks', which is no full path; "),
+        (
+            {"parameters": HARNESS | {"harness_folder": "hf://a/b@c"}},
+            "harness_folder is 'hf://a/b@c', which is no full",
+        ),
+        ({"parameters": HARNESS | {"harness_folder": "/no"}}, "harness_folder is '/no', and there is no such folder"),
+        ({"parameters": HARNESS | {"harness_folder": "file:///no"}}, "is 'file:///no', and it has no files; allowed"),
         ({"metric": "exact_match", "bound": 10.0}, "bound 10.0 of exact_match is more than 1"),
         ({"metric": "arc_easy/acc"}, "is not a metric of language models"),
         ({"metric": "accuracy"}, "is not a metric of language models: allowed are loss, perplexity, exact_match"),

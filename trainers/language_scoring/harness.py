@@ -17,12 +17,17 @@ from kfp_distributed.trainers.programs.evaluation_parameters import LanguageEval
 from kfp_distributed.trainers.runtime.job_description import STORE_SECONDS
 
 
-def check_harness() -> None:
-    """Check that the library is there, before a model is fetched.
+def check_harness(folder: str) -> None:
+    """Check that the library and the folder of tasks are there, before a model is fetched.
+
+    Args:
+        folder: The parameter harness_folder.
 
     Raises:
-        ValueError: It is not.
+        ValueError: One of them is not.
     """
+    if not is_in_store(folder) and not Path(folder).is_dir():
+        raise ValueError(f"harness_folder is {folder!r}, and the replica has no such folder: set the full path of one")
     if not find_spec("lm_eval"):
         raise ValueError(
             "harness_tasks is set, and the image has no lm_eval: install it in the image, by pip install --no-deps "
