@@ -85,6 +85,7 @@ def run_step(
         report=report,
         tracker=ExperimentTracker(),
         train_specification={"trainer": LANGUAGE_EVALUATION, **({"image": image} if image else {})},
+        trainers=[LANGUAGE_EVALUATION],
         train_parameters={**evaluation_parameters, **model.parameters},
         **job,
     )

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from kfp_distributed.components.train.run.training_request.request import Request, plan_job
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.programs.program import (
     FOLDERS,
@@ -311,6 +312,15 @@ def test_command_line():
         "main", "--data", "/t/x", "{other}", "/m/m",
         "--epochs=5", "--rate=0.1", "--fast=true", "--name=3.0", '--n=[1, {"x": 2.5}]',
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("accept", [parse_program, lambda value: plan_job(Request("/d", "/m", value, ("run",)))])
+def test_the_program_of_another_step_is_no_trainer(accept):
+    problem = "trainer is 'language_evaluation'; allowed: keras_classifier, .*, language_model$"
+    with pytest.raises(ValueError, match=problem):
+        accept({"trainer": "language_evaluation"})
+    with pytest.raises(ValueError, match=problem):
+        train_specification("language_evaluation")
 
 
 @pytest.mark.parametrize("text", ["python train.py", "./train.py"])

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, fields
 from importlib.resources import files
 from typing import Any, NoReturn
@@ -98,11 +98,12 @@ def _parameters_of(trainer: str) -> tuple[Parameter, ...]:
     return tuple(own)
 
 
-def parse_program(specification: Mapping[str, Any] | str) -> Program:
+def parse_program(specification: Mapping[str, Any] | str, trainers: Collection[str] = tuple(TRAINERS)) -> Program:
     """Parse a train_specification.
 
     Args:
         specification: The dict, or its JSON text.
+        trainers: Names of the built-in programs that are allowed. Default: those of TRAINERS.
 
     Raises:
         ValueError: It has not exactly one of the three forms, an unknown key, or a program that cannot run.
@@ -134,7 +135,7 @@ def parse_program(specification: Mapping[str, Any] | str) -> Program:
             _refuse("train_specification: command: a folder", f"{{{word}}}", ", ".join(FOLDERS))
         return Program(kind, name[0], command=tuple(name), others=Parameter("parameters"), rows=rows)
     if kind == "trainer":
-        if name not in JOB_TYPES:
+        if name not in trainers:
             command = '; or a command, as a list of words such as ["python", "train.py"]'
             _refuse("train_specification: trainer", name, ", ".join(TRAINERS) + command * bool(re.search(r"\W", name)))
         source = (files("kfp_distributed.trainers") / f"{name}.py").read_text(encoding="utf-8")

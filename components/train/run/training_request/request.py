@@ -64,6 +64,7 @@ class Request:
         checkpoint_uri: Folder for the checkpoints of all jobs. Default: "", the folder `checkpoints` beside the model.
         resume_from: Folder of another training, whose latest checkpoint this one starts from. Default: "", none.
         task_path: Position of the task in its pipeline, which becomes part of the job's name. Default: the top level.
+        trainers: Names of the built-in programs that are allowed. Default: those of TRAINERS.
     """
 
     train_uri: str
@@ -77,6 +78,7 @@ class Request:
     task_name: str = "train"
     resume_from: str = ""
     task_path: TaskPath = field(default_factory=TaskPath)
+    trainers: Sequence[str] = tuple(TRAINERS)
 
     @property
     def job_name(self) -> str:
@@ -94,7 +96,7 @@ def plan_job(request: Request) -> TrainingJob:
     specification = parse_distribution(request.distribution_specification)
     if request.checkpoint_uri:
         parse_uri(request.checkpoint_uri)
-    program = parse_program(request.train_specification)
+    program = parse_program(request.train_specification, request.trainers)
     _check_distribution(program, specification)
     parameters = check_parameters(program, request.train_parameters)
     topology = plan_topology(specification)
