@@ -10,7 +10,7 @@ from kfp_distributed.components.train.describe.distributions import parse_distri
 from kfp_distributed.components.train.describe.topology import plan_topology
 from kfp_distributed.components.train.describe.value_kinds import bytes_of
 from kfp_distributed.components.train.run.training_request.gpu_memory import read_config, read_size
-from kfp_distributed.components.train.run.training_request.request import most_ranks
+from kfp_distributed.components.train.run.training_request.request import check_distribution, most_ranks
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters, micro_batches
 from kfp_distributed.trainers.programs.memory_plan import PARTS, gibibytes, memory_choices
@@ -39,10 +39,12 @@ def command(
     """
     try:
         specification = parse_distribution(distribution_specification)
+        program = parse_program({"trainer": LANGUAGE_MODEL})
+        check_distribution(program, specification)
         ranks = most_ranks(plan_topology(specification), specification)
         if isinstance(train_parameters, dict):
             train_parameters = {**train_parameters, "base_model": base_model}
-        checked = check_parameters(parse_program({"trainer": LANGUAGE_MODEL}), train_parameters)
+        checked = check_parameters(program, train_parameters)
         parameters = LanguageModelParameters(**checked)
         micro_batches(parameters.batch_size, 0, ranks)
         size = read_size(base_model)

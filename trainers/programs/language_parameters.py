@@ -115,15 +115,17 @@ class LanguageModelParameters:
         return self.learning_rate or LEARNING_RATES[self.objective][self.method]
 
 
-def check_objective(parameters: Mapping[str, object]) -> None:
-    """Check that an objective does not ignore other parameters.
+def check_together(parameters: Mapping[str, object]) -> None:
+    """Check that parameters fit each other: that an objective does not ignore others, and what can be divided.
 
     Args:
         parameters: Those of LanguageModelParameters that are set.
 
     Raises:
-        ValueError: It ignores one, or cannot be divided among ranks.
+        ValueError: The objective ignores one, or the model cannot be divided among ranks.
     """
+    if parameters.get("method") == "qlora" and parameters.get("sharding") == "fsdp":
+        raise ValueError('method is "qlora", whose model is not divided: set sharding to "none", or method to "lora"')
     if parameters.get("objective", "sft") != "dpo":
         if "beta" in parameters:
             raise ValueError(f'beta is {parameters["beta"]}, and objective is "sft", which has none: leave beta out')

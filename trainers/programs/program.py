@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any, NoReturn
 
 from kfp_distributed.trainers.programs.evaluation_parameters import LanguageEvaluationParameters
-from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters, check_objective
+from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters, check_together
 from kfp_distributed.trainers.programs.signature import Parameter, read_signature
 from kfp_distributed.trainers.programs.training_parameters import TrainingParameters
 
@@ -180,7 +180,7 @@ def check_parameters(program: Program, parameters: Mapping[str, Any] | str | Non
         for name, value in converted.items() if program.kind == "trainer" else ():
             _check_range(parameters_of(program.name), name, value)
         if program.kind == "trainer" and program.name == LANGUAGE_MODEL:
-            check_objective(converted)
+            check_together(converted)
     except ValueError as error:
         raise ValueError(f"{parameters_name(program.name)}: {error}") from None
     return converted

@@ -97,7 +97,7 @@ def plan_job(request: Request) -> TrainingJob:
     if request.checkpoint_uri:
         parse_uri(request.checkpoint_uri)
     program = parse_program(request.train_specification, request.trainers)
-    _check_distribution(program, specification)
+    check_distribution(program, specification)
     parameters = check_parameters(program, request.train_parameters)
     topology = plan_topology(specification)
     ranks = most_ranks(topology, specification)
@@ -147,7 +147,7 @@ def plan_job(request: Request) -> TrainingJob:
     return TrainingJob(name, topology, specification, description, labels=labels, warnings=tuple(warnings), notes=notes)
 
 
-def _check_distribution(program: Program, specification: DistributionSpecification) -> None:
+def check_distribution(program: Program, specification: DistributionSpecification) -> None:
     """Check that a program supports a distribution.
 
     Raises:
@@ -238,10 +238,6 @@ def _plan_memory(
     try:
         if parameters.get("method") == "qlora" and not specification.worker_gpus:
             raise ValueError('method is "qlora", which needs GPUs: set worker_gpus, or set method to "lora"')
-        if parameters.get("method") == "qlora" and parameters.get("sharding") == "fsdp":
-            raise ValueError(
-                'method is "qlora", whose model is not divided: set sharding to "none", or method to "lora"'
-            )
         if memory and not specification.worker_gpus:
             raise ValueError(f"worker_gpu_memory is {memory!r}, and there are no GPUs: set worker_gpus, too")
         return plan_memory(parameters, ranks, memory)
