@@ -12,7 +12,7 @@ from kfp_distributed.components.train.describe.value_kinds import bytes_of
 from kfp_distributed.components.train.run.training_request.gpu_memory import read_config, read_size
 from kfp_distributed.components.train.run.training_request.request import check_distribution, most_ranks
 from kfp_distributed.storage.errors import StorageError
-from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters, micro_batches
+from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters, check_sharding, micro_batches
 from kfp_distributed.trainers.programs.memory_plan import PARTS, gibibytes, memory_choices
 from kfp_distributed.trainers.programs.model_size import check_length
 from kfp_distributed.trainers.programs.program import LANGUAGE_MODEL, check_parameters, parse_program
@@ -45,6 +45,7 @@ def command(
         if isinstance(train_parameters, dict):
             train_parameters = {**train_parameters, "base_model": base_model}
         checked = check_parameters(program, train_parameters)
+        check_sharding(checked, ranks)
         parameters = LanguageModelParameters(**checked)
         micro_batches(parameters.batch_size, 0, ranks)
         size = read_size(base_model)

@@ -90,6 +90,7 @@ def test_preferences_are_not_sharded(base):
             "No such file or directory; for a model of the Hugging Face Hub, write hf://owner/name@",
         ),
         ("{base}", {"method": "qlora", "sharding": "fsdp"}, {}, "whose model is not divided: set sharding to "),
+        ("{base}", {"sharding": "fsdp"}, {}, 'sharding is "fsdp", and the job has one rank: use several workers'),
         ("{base}", {}, {"distribution_type": "TF"}, "distribution_type = 'TF': language_model is for Job, PyTorch"),
         ("{base}", {}, {"distribution_type": "MPI"}, "distribution_type = 'MPI': language_model is for Job, PyTorch"),
         ("{base}/quantized", {}, {}, "/quantized has quantized weights, for which there is no estimate"),

@@ -198,7 +198,7 @@ def test_tasks_of_the_harness_are_scored_by_all_ranks(folder, evaluate, harness)
     verdict, together, *_ = evaluate(folder / "model", parameters=parameters, **options)
     assert together == pytest.approx(alone, rel=1e-5)
     assert verdict == (together["colours/brier_score"], False)
-    parameters |= {"harness_tasks": ["arc_easy"]}
+    parameters |= {"harness_tasks": ["arc_easy"], "sharding": "none"}
     with pytest.raises(SystemExit, match=r"harness_tasks has arc_easy; file://.*/harness has answers, colours"):
         evaluate(folder / "model", parameters=parameters)
 
@@ -245,6 +245,7 @@ def test_rows_that_are_too_long_have_no_effect(folder, evaluate):
         ({"parameters": {"answer": 5}}, "evaluation_parameters has no 'answer'; allowed are batch_size, max_length"),
         ({"parameters": {"base_model": "x"}}, "evaluation_parameters has no 'base_model'"),
         ({"parameters": {"batch_size": 0}}, "evaluation_parameters: batch_size is 0; allowed is more than 0"),
+        ({"parameters": {"sharding": "fsdp"}}, 'sharding is "fsdp", and the job has one rank: use several workers'),
         ({"parameters": {"max_length": 513}}, "max_length is 513, and the model has positions for 512 tokens"),
         ({"parameters": {"loss_on": "completion"}}, "evaluation_parameters: loss_on is 'completion', and the dataset"),
         ({"parameters": {"answers": 0}, "metric": "exact_match"}, "answers is 0"),

@@ -279,6 +279,12 @@ DPO = {"objective": "dpo"}
         ({**DPO, "packing": True}, 'packing is true; allowed with the objective "dpo": false'),
         ({**DPO, "loss_on": "all"}, 'loss_on is "all"; allowed with the objective "dpo": "auto", "completion"'),
         ({**DPO, "lora_dropout": 0.1}, 'lora_dropout is 0.1; allowed with the objective "dpo": 0'),
+        (
+            {"method": "full", "lora_r": 8},
+            'lora_r is 8, and method is "full", which trains no adapter: leave lora_r out',
+        ),
+        ({"method": "full", "lora_target_modules": "q_proj"}, 'lora_target_modules is "q_proj", and method is "full"'),
+        ({"method": "full", "export": "adapter"}, 'export is "adapter", and method is "full", which trains no adapter'),
         ({**DPO, "sharding": "fsdp"}, 'sharding is "fsdp"; allowed with the objective "dpo": "auto", "none"'),
     ],
 )

@@ -27,7 +27,7 @@ from kfp_distributed.storage.shards import fetch_manifest
 from kfp_distributed.storage.uri import join_uri, parse_uri, uri_beside
 from kfp_distributed.trainers.programs.base_model import check_files, hub_hint, is_in_store, parse_hub, stored_files
 from kfp_distributed.trainers.programs.chat_template import check_chat_template
-from kfp_distributed.trainers.programs.language_parameters import micro_batches
+from kfp_distributed.trainers.programs.language_parameters import check_sharding, micro_batches
 from kfp_distributed.trainers.programs.model_size import check_length
 from kfp_distributed.trainers.programs.program import (
     ELASTIC,
@@ -113,7 +113,7 @@ def plan_job(request: Request) -> TrainingJob:
         check_trainable(train, trainer, parameters, validation)
     note, warnings = "", list[str]()
     if trainer in OF_TEXTS:
-        _check_model_and_template(trainer, parameters)
+        _check_model_and_template(trainer, parameters, ranks)
     if trainer == LANGUAGE_MODEL:
         parameters, note = _plan_memory(parameters, ranks, specification)
     if trainer == LANGUAGE_EVALUATION:
@@ -203,8 +203,10 @@ def _check_batch(
         raise ValueError(f"train_parameters of {program.name}: {error}") from None
 
 
-def _check_model_and_template(program: str, parameters: Mapping[str, Any]) -> None:
-    """Check the chat template, the model and max_length: one of a store is there, and a folder is a full path.
+def _check_model_and_template(program: str, parameters: Mapping[str, Any], ranks: int) -> None:
+    """Check sharding, the chat template, the model and max_length.
+
+    A model of a store is there, and a folder is a full path.
 
     Raises:
         ValueError: They are not so.
@@ -212,6 +214,7 @@ def _check_model_and_template(program: str, parameters: Mapping[str, Any]) -> No
     """
     address = parameters["base_model"]
     try:
+        check_sharding(parameters, ranks)
         check_chat_template(parameters.get("chat_template", ""))
         if is_in_store(address):
             check_files(address, [file.path for file in stored_files(open_store(address))])
