@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+from contextlib import nullcontext
 from dataclasses import replace
 from hashlib import sha256
 
@@ -11,6 +12,7 @@ import pytest
 from environments import environment
 from hugging_face_hub import Hub, commit_of, hub, safetensors
 
+from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.run.training_request.request import Request, plan_job
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard
 from kfp_distributed.storage.files import FileEntry, describe_file
@@ -234,6 +236,19 @@ CONFIG = {
     "num_key_value_heads": 8,
     "vocab_size": 128256,
 }
+
+
+def test_a_local_run_with_4_bits_needs_gpus(request_of_chats, monkeypatch):
+    """Other trainings run without the GPUs that they request."""
+    monkeypatch.setenv("KFP_DISTRIBUTED_LANGUAGE_MODEL_PYTHON", str(environment("torch2")))
+    ranks = {"distribution_type": "PyTorch", "number_of_workers": 1, "worker_gpus": 1}
+    for method, visible, is_refused in (("qlora", "0,1", False), ("qlora", "0", True), ("lora", "0", False)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        given = {"base_model": "/m", "method": method}
+        job = plan_job(replace(request_of_chats, train_parameters=given, distribution_specification=ranks))
+        refused = r'method is "qlora", which needs 2 GPUs with CUDA, and this machine has 1 \(devices'
+        with pytest.raises(ValueError, match=refused) if is_refused else nullcontext():
+            LocalRunner().check(job)
 
 
 def test_the_step_estimates_and_checks_the_memory_of_gpus(tmp_path, request_of_chats):
