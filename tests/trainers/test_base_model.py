@@ -244,11 +244,37 @@ def test_a_local_run_with_4_bits_needs_gpus(request_of_chats, monkeypatch):
     ranks = {"distribution_type": "PyTorch", "number_of_workers": 1, "worker_gpus": 1}
     for method, visible, is_refused in (("qlora", "0,1", False), ("qlora", "0", True), ("lora", "0", False)):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        given = {"base_model": "/m", "method": method}
+        given = {"base_model": "hf://owner/model@main", "method": method}
         job = plan_job(replace(request_of_chats, train_parameters=given, distribution_specification=ranks))
         refused = r'method is "qlora", which needs 2 GPUs with CUDA, and this machine has 1 \(devices'
         with pytest.raises(ValueError, match=refused) if is_refused else nullcontext():
             LocalRunner().check(job)
+
+
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_a_local_run_needs_a_folder_with_a_model(tmp_path, request_of_chats, monkeypatch, method):
+    """Pods may have another folder of this name, of which the step checks nothing."""
+    monkeypatch.setenv("KFP_DISTRIBUTED_LANGUAGE_MODEL_PYTHON", str(environment("torch2")))
+    (folder := tmp_path / "base").mkdir()
+    given = {"base_model": str(folder), "method": method}
+    job = plan_job(replace(request_of_chats, train_parameters=given))
+
+    def refused(problem):
+        return pytest.raises(
+            ValueError, match=f"^train_parameters of language_model: base_model is '{folder}', {problem}"
+        )
+
+    for name, content in (("config.json", "{}"), ("tokenizer.json", "{}"), (MODEL[1], safetensors("1")[:-1])):
+        with refused("which has no "):
+            LocalRunner().check(job)
+        (folder / name).write_text(content)
+    with refused(f"whose file {MODEL[1]} has 964 bytes, and is no complete safetensors file"):
+        LocalRunner().check(job)
+    (folder / MODEL[1]).write_text(safetensors("1"))
+    LocalRunner().check(job)
+    folder.rename(tmp_path / "other")
+    with refused("and this machine has no such folder"):
+        LocalRunner().check(job)
 
 
 def test_the_step_estimates_and_checks_the_memory_of_gpus(tmp_path, request_of_chats):

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kfp_distributed.components.train.describe.topology import Topology
-from kfp_distributed.components.train.describe.training_job import TrainingJob
-from kfp_distributed.trainers.programs.program import LANGUAGE_MODEL
 
 
 def visible_gpus(topology: Topology, name: str, available: Sequence[str]) -> dict[str, str]:
@@ -29,27 +27,6 @@ def visible_gpus(topology: Topology, name: str, available: Sequence[str]) -> dic
     stop = sum(counts) if topology.distribution_type == "MPI" else first + counts[position]
     own = available[first:stop] if sum(counts) <= len(available) else ()
     return {"CUDA_VISIBLE_DEVICES": ",".join(own)}
-
-
-def check_gpus(job: TrainingJob, available: int) -> None:
-    """Check that a training with 4 bits has GPUs. All others run on CPUs, too.
-
-    Args:
-        job: The job.
-        available: Number of GPUs of this machine.
-
-    Raises:
-        ValueError: It has none.
-    """
-    requested = sum(replica.resources.gpus for replica in job.topology.replicas)
-    description = job.description
-    is_quantized = description.parameters.get("method") == "qlora" and description.program.get("trainer")
-    if is_quantized and requested > available:
-        raise ValueError(
-            f'train_parameters of {LANGUAGE_MODEL}: method is "qlora", which needs {requested} GPUs with CUDA, and '
-            f'this machine has {available} (devices /dev/nvidia*, or CUDA_VISIBLE_DEVICES): set method to "lora", or '
-            "run the step on a cluster with GPUs"
-        )
 
 
 def machine_gpus() -> list[str]:
