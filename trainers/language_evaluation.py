@@ -15,6 +15,7 @@ from kfp_distributed.trainers.language_scoring.harness import check_harness, har
 from kfp_distributed.trainers.language_training.greedy_answers import GreedyAnswers
 from kfp_distributed.trainers.language_training.held_out_prompts import held_out_prompts
 from kfp_distributed.trainers.language_training.rank_checks import check_gpus
+from kfp_distributed.trainers.language_training.tokenizer_checks import usable_length
 from kfp_distributed.trainers.language_training.tuning_trainer import describe_tokens
 from kfp_distributed.trainers.programs.evaluation_parameters import LanguageEvaluationParameters
 from kfp_distributed.trainers.runtime.outputs.language_scores import ScoredAnswer, write_scores
@@ -39,7 +40,7 @@ def language_evaluation(train_dir: str, model_dir: str, parameters: LanguageEval
     ranks = int(os.environ.get("WORLD_SIZE", 1))
     check_gpus()
     if parameters.harness_tasks:
-        check_harness()
+        check_harness(parameters.harness_folder)
     rows = language_rows(train_dir)
     trainer, model = evaluation_trainer(parameters, rows, "trainer", ranks)
     described = f"{describe_tokens(trainer, rows, [])}; {ranks} ranks"
@@ -56,7 +57,7 @@ def language_evaluation(train_dir: str, model_dir: str, parameters: LanguageEval
     scores = {"rows": counted, "tokens": tokens, "loss": loss, "perplexity": _exponential(loss)}
     prompts = held_out_prompts(rows)[: parameters.answers]
     greedy = GreedyAnswers(
-        trainer.processing_class, parameters.max_length, parameters.answer_tokens, are_divided=bool(trainer.args.fsdp)
+        trainer.processing_class, usable_length(trainer), parameters.answer_tokens, are_divided=bool(trainer.args.fsdp)
     )
     texts = _share(prompts, partial(greedy.answer, model), parameters.batch_size, "prompts")
     answers = [

@@ -17,6 +17,7 @@ from kfp_distributed.trainers.language_training.held_out_answers import HeldOutA
 from kfp_distributed.trainers.language_training.model_files import save_adapter, save_merged, save_merged_into
 from kfp_distributed.trainers.language_training.objectives import Tuning
 from kfp_distributed.trainers.language_training.rank_checks import check_gpus, check_quantization
+from kfp_distributed.trainers.language_training.tokenizer_checks import usable_length
 from kfp_distributed.trainers.language_training.tuning_trainer import describe_tokens, is_sharded, tuning_trainer
 from kfp_distributed.trainers.language_training.tuning_updates import EndIfDiverged
 from kfp_distributed.trainers.programs.base_model import parse_hub
@@ -71,7 +72,7 @@ def language_model(
         return
     with without_checkpoint():
         size, among = trainer.args.per_device_eval_batch_size, trainer.accelerator if is_divided else None
-        answers = HeldOutAnswers(validation, trainer.processing_class, size, parameters.max_length, among)
+        answers = HeldOutAnswers(validation, trainer.processing_class, size, usable_length(trainer), among)
         _save_and_ask(trainer, parameters, Path(model_dir), answers, among)
         if writes:
             write_fine_tuning(Path(metrics_dir), FineTuning(tokens, answers.answers))

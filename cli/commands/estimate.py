@@ -9,11 +9,12 @@ from kfp_distributed.cli.text_table import format_table
 from kfp_distributed.components.train.describe.distributions import parse_distribution
 from kfp_distributed.components.train.describe.topology import plan_topology
 from kfp_distributed.components.train.describe.value_kinds import bytes_of
-from kfp_distributed.components.train.run.training_request.gpu_memory import read_size
-from kfp_distributed.components.train.run.training_request.request import most_ranks
+from kfp_distributed.components.train.run.training_request.gpu_memory import read_config, read_size
+from kfp_distributed.components.train.run.training_request.request import check_distribution, most_ranks
 from kfp_distributed.storage.errors import StorageError
-from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters, micro_batches
+from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters, check_sharding, micro_batches
 from kfp_distributed.trainers.programs.memory_plan import PARTS, gibibytes, memory_choices
+from kfp_distributed.trainers.programs.model_size import check_length
 from kfp_distributed.trainers.programs.program import LANGUAGE_MODEL, check_parameters, parse_program
 
 _JSON = JsonOrFile()
@@ -38,13 +39,17 @@ def command(
     """
     try:
         specification = parse_distribution(distribution_specification)
+        program = parse_program({"trainer": LANGUAGE_MODEL})
+        check_distribution(program, specification)
         ranks = most_ranks(plan_topology(specification), specification)
         if isinstance(train_parameters, dict):
             train_parameters = {**train_parameters, "base_model": base_model}
-        checked = check_parameters(parse_program({"trainer": LANGUAGE_MODEL}), train_parameters)
+        checked = check_parameters(program, train_parameters)
+        check_sharding(checked, ranks)
         parameters = LanguageModelParameters(**checked)
         micro_batches(parameters.batch_size, 0, ranks)
         size = read_size(base_model)
+        check_length(read_config(base_model), checked)
     except (OSError, StorageError, ValueError) as error:
         raise WrongArgument(str(error)) from None
     adapter = size.adapter(parameters.lora_r, parameters.lora_target_modules)

@@ -61,6 +61,7 @@ def run_step(
         threshold = Threshold.of_texts(metric, bound, evaluation_parameters.get("harness_tasks") or ())
         _check_parameters(evaluation_parameters, threshold)
         uses_pods = job["cluster_configuration_secret"] or kind_of_runner(job["runner"]) == "kubernetes"
+        _check_harness_folder(evaluation_parameters.get("harness_folder"), bool(uses_pods))
         if "://" not in evaluation.uri and uses_pods:
             raise ValueError(
                 f"the output {evaluation.uri} is on the disk of this machine, which pods cannot write: run the "
@@ -84,6 +85,7 @@ def run_step(
         report=report,
         tracker=ExperimentTracker(),
         train_specification={"trainer": LANGUAGE_EVALUATION, **({"image": image} if image else {})},
+        trainers=[LANGUAGE_EVALUATION],
         train_parameters={**evaluation_parameters, **model.parameters},
         **job,
     )
@@ -119,6 +121,29 @@ def _check_parameters(parameters: Mapping[str, Any], threshold: Threshold) -> No
         raise ValueError("evaluation_parameters has one of harness_tasks and harness_folder: set both, or none")
     if threshold.metric == "exact_match" and parameters.get("answers") in (0, "0"):
         raise ValueError('metric is "exact_match", and answers is 0: set answers to the number of prompts to answer')
+
+
+def _check_harness_folder(address: object, uses_pods: bool) -> None:
+    """Check that harness_folder exists, as far as the step can see: a folder of pods must be a full path.
+
+    Raises:
+        ValueError: It does not, or is a relative path.
+        StorageError: The store cannot be read.
+    """
+    if not address or not isinstance(address, str):  # `plan_job` checks the type.
+        return
+    problem = ""
+    if is_in_store(address):
+        problem = "" if open_store(address).list() else "and it has no files"
+    elif not Path(address).is_absolute():
+        problem = "which is no full path"
+    elif not uses_pods and not Path(address).is_dir():
+        problem = "and there is no such folder"
+    if problem:
+        raise ValueError(
+            f"evaluation_parameters: harness_folder is {address!r}, {problem}; allowed are an address such as "
+            "s3://bucket/tasks, and the full path of a folder of each replica"
+        )
 
 
 def _dataset(dataset: Artifact) -> DatasetManifest:

@@ -15,6 +15,7 @@ LLAMA_3_8B = {
     "num_attention_heads": 32,
     "num_key_value_heads": 8,
     "vocab_size": 128256,
+    "max_position_embeddings": 8192,
 }
 
 TABLE = """\
@@ -76,15 +77,34 @@ def test_preferences_are_not_sharded(base):
     ("address", "parameters", "distribution", "problem"),
     [
         ("hf://owner/model@main", {}, {}, "hf download owner/model config.json --revision main --local-dir FOLDER"),
-        ("/nowhere", {}, {}, "No such file or directory: '/nowhere/config.json'"),
+        (
+            "/nowhere",
+            {},
+            {},
+            "base_model is '/nowhere', and /nowhere/config.json cannot be read: No such file or direc",
+        ),
+        (
+            "owner/name",
+            {},
+            {},
+            "No such file or directory; for a model of the Hugging Face Hub, write hf://owner/name@",
+        ),
+        ("{base}", {"method": "qlora", "sharding": "fsdp"}, {}, "whose model is not divided: set sharding to "),
+        ("{base}", {"sharding": "fsdp"}, {}, 'sharding is "fsdp", and the job has one rank: use several workers'),
+        ("{base}", {}, {"distribution_type": "TF"}, "distribution_type = 'TF': language_model is for Job, PyTorch"),
+        ("{base}", {}, {"distribution_type": "MPI"}, "distribution_type = 'MPI': language_model is for Job, PyTorch"),
+        ("{base}/quantized", {}, {}, "/quantized has quantized weights, for which there is no estimate"),
         ("{base}", {"epoch": 1}, {}, "language_model has no parameter 'epoch' to set"),
         ("{base}", [], {}, "train_parameters is []; allowed: a dict"),
         ("{base}", {}, {"worker_gpu_memory": "80"}, "worker_gpu_memory = '80' is not an amount of memory"),
         ("{base}", {"batch_size": 5}, {"distribution_type": "PyTorch"}, "5, which cannot be divided among 3 ranks"),
-        ("{base}/other", {}, {}, "has quantized weights, or a model_type that is none of llama, "),
+        ("{base}", {"max_length": 8193}, {}, "max_length is 8193, and the model has positions for 8192 tokens"),
+        ("{base}/other", {}, {}, "has the model_type 'mamba'; those with an estimate are llama, "),
     ],
 )
 def test_what_cannot_be_estimated_is_an_error_of_one_line(base, address, parameters, distribution, problem):
+    (base / "quantized").mkdir()
+    (base / "quantized" / "config.json").write_text(json.dumps({**LLAMA_3_8B, "quantization_config": {"bits": 4}}))
     (base / "other").mkdir()
     (base / "other" / "config.json").write_text('{"model_type": "mamba"}')
     done = estimate(address.format(base=base), parameters, distribution)

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+from contextlib import nullcontext
 from dataclasses import replace
 from hashlib import sha256
 
@@ -11,9 +12,10 @@ import pytest
 from environments import environment
 from hugging_face_hub import Hub, commit_of, hub, safetensors
 
+from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.run.training_request.request import Request, plan_job
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard
-from kfp_distributed.storage.files import FileEntry
+from kfp_distributed.storage.files import FileEntry, describe_file
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 from kfp_distributed.trainers.language_training.base_folder import base_folder
 from kfp_distributed.trainers.programs.base_model import check_files, is_fetched, parse_hub
@@ -82,6 +84,23 @@ def test_files_of_weights_are_complete(tmp_path, name, content, problem):
         return
     with pytest.raises(ValueError, match=re.escape(f"base_model is '{tmp_path}', whose file {name} {problem}")):
         base_folder(str(tmp_path))
+
+
+def test_the_files_of_a_folder_have_the_hashes_of_its_manifest(tmp_path):
+    """They are checked once for all ranks of a replica."""
+    (folder := tmp_path / "model").mkdir()
+    content = {"config.json": "{}", "tokenizer.json": "{}", "a.safetensors": safetensors("1")}
+    for name, text in content.items():
+        (folder / name).write_text(text)
+    files = tuple(describe_file(folder / name, name) for name in content)
+    (folder / MODEL_MANIFEST).write_text(ModelManifest("hugging_face", files).to_json())
+    (folder / "a.safetensors").write_text(safetensors("2"))
+    (replica := tmp_path / "replica").mkdir()
+    with pytest.raises(ValueError, match=r"has a file a\.safetensors with another SHA-256 than in its model\.json"):
+        base_folder(str(folder), replica)
+    assert base_folder(str(folder), replica, has_weights=False) == folder
+    (folder / "a.safetensors").write_text(safetensors("1"))
+    assert base_folder(str(folder), replica) == base_folder(str(folder), replica) == folder
 
 
 def test_an_index_beside_a_file_with_all_weights_is_not_read(tmp_path):
@@ -217,6 +236,45 @@ CONFIG = {
     "num_key_value_heads": 8,
     "vocab_size": 128256,
 }
+
+
+def test_a_local_run_with_4_bits_needs_gpus(request_of_chats, monkeypatch):
+    """Other trainings run without the GPUs that they request."""
+    monkeypatch.setenv("KFP_DISTRIBUTED_LANGUAGE_MODEL_PYTHON", str(environment("torch2")))
+    ranks = {"distribution_type": "PyTorch", "number_of_workers": 1, "worker_gpus": 1}
+    for method, visible, is_refused in (("qlora", "0,1", False), ("qlora", "0", True), ("lora", "0", False)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        given = {"base_model": "hf://owner/model@main", "method": method}
+        job = plan_job(replace(request_of_chats, train_parameters=given, distribution_specification=ranks))
+        refused = r'method is "qlora", which needs 2 GPUs with CUDA, and this machine has 1 \(devices'
+        with pytest.raises(ValueError, match=refused) if is_refused else nullcontext():
+            LocalRunner().check(job)
+
+
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_a_local_run_needs_a_folder_with_a_model(tmp_path, request_of_chats, monkeypatch, method):
+    """Pods may have another folder of this name, of which the step checks nothing."""
+    monkeypatch.setenv("KFP_DISTRIBUTED_LANGUAGE_MODEL_PYTHON", str(environment("torch2")))
+    (folder := tmp_path / "base").mkdir()
+    given = {"base_model": str(folder), "method": method}
+    job = plan_job(replace(request_of_chats, train_parameters=given))
+
+    def refused(problem):
+        return pytest.raises(
+            ValueError, match=f"^train_parameters of language_model: base_model is '{folder}', {problem}"
+        )
+
+    for name, content in (("config.json", "{}"), ("tokenizer.json", "{}"), (MODEL[1], safetensors("1")[:-1])):
+        with refused("which has no "):
+            LocalRunner().check(job)
+        (folder / name).write_text(content)
+    with refused(f"whose file {MODEL[1]} has 964 bytes, and is no complete safetensors file"):
+        LocalRunner().check(job)
+    (folder / MODEL[1]).write_text(safetensors("1"))
+    LocalRunner().check(job)
+    folder.rename(tmp_path / "other")
+    with refused("and this machine has no such folder"):
+        LocalRunner().check(job)
 
 
 def test_the_step_estimates_and_checks_the_memory_of_gpus(tmp_path, request_of_chats):

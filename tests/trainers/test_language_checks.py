@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
+from kfp_distributed.trainers.language_scoring.harness import check_harness
 from kfp_distributed.trainers.language_training.adapters import check_targets
 from kfp_distributed.trainers.language_training.base_loading import load_base
 from kfp_distributed.trainers.language_training.tuning_trainer import tuning_trainer
@@ -28,7 +29,7 @@ from kfp_distributed.trainers.programs.language_parameters import LanguageModelP
 folder, rows = Path("base").absolute(), [{"text": f"{i % 7} 1 2 3 4"} for i in range(3)]
 config = LlamaConfig(
     hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=16, pad_token_id=10,
-    eos_token_id=11, bos_token_id=12,
+    eos_token_id=11, bos_token_id=12, max_position_embeddings=32,
 )
 AutoModelForCausalLM.from_config(config).save_pretrained(folder)
 tokens = Tokenizer(models.WordLevel({str(i): i for i in range(20)}, unk_token="0"))
@@ -55,6 +56,10 @@ def train(rate=1e-2, **options):
 
 turns = [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}]
 chat = {"messages": turns}
+CALL = {"role": "assistant", "tool_calls": [{"function": {"name": "1", "arguments": {}}}]}
+TRIMS = {"chat_template": "{% for m in messages %}{{ m.content.strip() }} {% endfor %}"}
+ADDS = {"chat_template": "{% for m in messages %}{{ m.content + ' ' }}{% endfor %}"}
+TAKES = "{% for m in messages %}{{ m.content or '' }} {% endfor %}"
 MARKED = "{% for m in messages %}{% generation %} {{ m.content }} {% endgeneration %}{% endfor %}"
 found = {
     "one update": result(train),
@@ -64,6 +69,13 @@ found = {
     "no marker": result(lambda: tune([chat], chat_template="{{ messages }}", loss_on="assistant")),
     "marker": result(lambda: tune([chat], chat_template=MARKED, loss_on="assistant")),
     "too long": result(lambda: tune([{"text": "1 19 2"}])),
+    "call": [result(lambda: tune([chat, {"messages": [turns[0], {**CALL, **content}, turns[1]]}], **options))
+             for content in ({}, {"content": None}) for options in (TRIMS, ADDS, {**TRIMS, "chat_template": TAKES})],
+    "no tasks": result(check_harness, "/no"),
+    "refused": result(lambda: tune([chat], chat_template="{{ raise_exception('no') }}")),
+    "preference": result(lambda: tune([{"prompt": turns[:1], "chosen": [CALL], "rejected": turns[1:]}], **TRIMS,
+                                      objective="dpo")),
+    "no positions": [result(lambda: tune([{"text": "1 " * 40}], **options)) for options in ({}, {"max_length": 32})],
     **{name: result(check_targets, load_base(folder, "", "full")[0], name)
        for name in ("all-linear", "q_proj, mlp.up_proj", "q_proj,v_porj", "q_proj,,", "all-linear,q_proj", "proj")},
 }
@@ -118,12 +130,34 @@ def test_the_parameters_for_a_chat_template_are_named(found):
     assert found["marker"] is None
 
 
+def test_a_row_that_the_chat_template_does_not_take_is_named(found):
+    """A message that calls a tool has no content, or null. Templates take it as a text."""
+    for problem in (*(found["call"][i] for i in (0, 1, 3, 4)), found["preference"]):
+        assert problem.startswith('the chat template does not take the row {"')
+        assert '"tool_calls": [{"function": {"name": "1"' in problem
+        assert ". Set chat_template to one that does. " in problem
+    assert found["call"][2] is found["call"][5] is None
+    assert ": no. Set chat_template" in found["refused"]
+
+
+def test_a_folder_of_tasks_that_the_replica_does_not_have_is_named(found):
+    assert found["no tasks"].startswith("harness_folder is '/no', and the replica has no such folder: ")
+
+
 def test_a_token_that_the_model_does_not_have_is_named(found):
     """Models may lack tokens of their tokenizer that no row has."""
     assert found["too long"] == (
         "the rows have the token 19 of the tokenizer, and base_model has the tokens 0 to 15: save the model with the "
         "tokenizer that belongs to it"
     )
+
+
+def test_a_row_that_the_model_has_no_positions_for_is_refused(found):
+    """Of max_length, the default is more than some models have."""
+    problem, none = found["no positions"]
+    assert problem.startswith("max_length is 2048, the longest row has 41 tokens of these, and the model has positions")
+    assert problem.endswith("for 32, as its config.json says: set max_length to 32 or less")
+    assert none is None
 
 
 def test_embeddings_that_share_the_weight_of_the_head_are_not_adapted(found):

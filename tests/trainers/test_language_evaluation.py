@@ -173,6 +173,9 @@ metric_list:
 """Ranks end at other tokens."""
 
 
+HARNESS = {"harness_tasks": ["colours"]}
+
+
 @pytest.fixture
 def harness(tmp_path):
     """Address of a folder with tasks of lm-evaluation-harness, and their data."""
@@ -195,7 +198,7 @@ def test_tasks_of_the_harness_are_scored_by_all_ranks(folder, evaluate, harness)
     verdict, together, *_ = evaluate(folder / "model", parameters=parameters, **options)
     assert together == pytest.approx(alone, rel=1e-5)
     assert verdict == (together["colours/brier_score"], False)
-    parameters |= {"harness_tasks": ["arc_easy"]}
+    parameters |= {"harness_tasks": ["arc_easy"], "sharding": "none"}
     with pytest.raises(SystemExit, match=r"harness_tasks has arc_easy; file://.*/harness has answers, colours"):
         evaluate(folder / "model", parameters=parameters)
 
@@ -242,9 +245,18 @@ def test_rows_that_are_too_long_have_no_effect(folder, evaluate):
         ({"parameters": {"answer": 5}}, "evaluation_parameters has no 'answer'; allowed are batch_size, max_length"),
         ({"parameters": {"base_model": "x"}}, "evaluation_parameters has no 'base_model'"),
         ({"parameters": {"batch_size": 0}}, "evaluation_parameters: batch_size is 0; allowed is more than 0"),
+        ({"parameters": {"sharding": "fsdp"}}, 'sharding is "fsdp", and the job has one rank: use several workers'),
+        ({"parameters": {"max_length": 513}}, "max_length is 513, and the model has positions for 512 tokens"),
         ({"parameters": {"loss_on": "completion"}}, "evaluation_parameters: loss_on is 'completion', and the dataset"),
         ({"parameters": {"answers": 0}, "metric": "exact_match"}, "answers is 0"),
         ({"parameters": {"harness_tasks": ["arc_easy"]}}, "set both, or none"),
+        ({"parameters": HARNESS | {"harness_folder": "tasks"}}, "harness_folder is 'tasks', which is no full path; "),
+        (
+            {"parameters": HARNESS | {"harness_folder": "hf://a/b@c"}},
+            "harness_folder is 'hf://a/b@c', which is no full",
+        ),
+        ({"parameters": HARNESS | {"harness_folder": "/no"}}, "harness_folder is '/no', and there is no such folder"),
+        ({"parameters": HARNESS | {"harness_folder": "file:///no"}}, "is 'file:///no', and it has no files; allowed"),
         ({"metric": "exact_match", "bound": 10.0}, "bound 10.0 of exact_match is more than 1"),
         ({"metric": "arc_easy/acc"}, "is not a metric of language models"),
         ({"metric": "accuracy"}, "is not a metric of language models: allowed are loss, perplexity, exact_match"),
@@ -296,6 +308,21 @@ def test_an_adapter_of_another_base_model_is_refused(folder, evaluate, tmp_path)
     (adapter / MODEL_MANIFEST).write_text(json.dumps(described))
     with pytest.raises(SystemExit, match="or the training of its adapter, names 0000"):
         evaluate(adapter)
+
+
+@pytest.mark.parametrize("kind", ["adapter", "both"])
+def test_a_model_with_a_damaged_file_is_not_scored(folder, evaluate, tmp_path, kind):
+    """The file has the right size. The address is a path, of which no file is fetched."""
+    model = shutil.copytree(folder / "model", tmp_path / "m")
+    described = json.loads((model / MODEL_MANIFEST).read_text())
+    described["base"]["kind"] = kind
+    (model / MODEL_MANIFEST).write_text(json.dumps(described))
+    weights = model / ("adapter_model.safetensors" if kind == "adapter" else "merged/model.safetensors")
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(SystemExit, match=r"another SHA-256 than in its model\.json|has the SHA-256 .*, and its model"):
+        evaluate(model)
 
 
 @pytest.mark.parametrize(

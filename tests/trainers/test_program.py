@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from kfp_distributed.components.train.run.training_request.request import Request, plan_job
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.programs.program import (
     FOLDERS,
@@ -278,6 +279,12 @@ DPO = {"objective": "dpo"}
         ({**DPO, "packing": True}, 'packing is true; allowed with the objective "dpo": false'),
         ({**DPO, "loss_on": "all"}, 'loss_on is "all"; allowed with the objective "dpo": "auto", "completion"'),
         ({**DPO, "lora_dropout": 0.1}, 'lora_dropout is 0.1; allowed with the objective "dpo": 0'),
+        (
+            {"method": "full", "lora_r": 8},
+            'lora_r is 8, and method is "full", which trains no adapter: leave lora_r out',
+        ),
+        ({"method": "full", "lora_target_modules": "q_proj"}, 'lora_target_modules is "q_proj", and method is "full"'),
+        ({"method": "full", "export": "adapter"}, 'export is "adapter", and method is "full", which trains no adapter'),
         ({**DPO, "sharding": "fsdp"}, 'sharding is "fsdp"; allowed with the objective "dpo": "auto", "none"'),
     ],
 )
@@ -311,6 +318,15 @@ def test_command_line():
         "main", "--data", "/t/x", "{other}", "/m/m",
         "--epochs=5", "--rate=0.1", "--fast=true", "--name=3.0", '--n=[1, {"x": 2.5}]',
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("accept", [parse_program, lambda value: plan_job(Request("/d", "/m", value, ("run",)))])
+def test_the_program_of_another_step_is_no_trainer(accept):
+    problem = "trainer is 'language_evaluation'; allowed: keras_classifier, .*, language_model$"
+    with pytest.raises(ValueError, match=problem):
+        accept({"trainer": "language_evaluation"})
+    with pytest.raises(ValueError, match=problem):
+        train_specification("language_evaluation")
 
 
 @pytest.mark.parametrize("text", ["python train.py", "./train.py"])

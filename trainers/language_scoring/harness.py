@@ -11,17 +11,23 @@ from transformers import PreTrainedModel
 
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.trainers.language_training.objectives import Tuning
+from kfp_distributed.trainers.language_training.tokenizer_checks import usable_length
 from kfp_distributed.trainers.programs.base_model import is_in_store
 from kfp_distributed.trainers.programs.evaluation_parameters import LanguageEvaluationParameters
 from kfp_distributed.trainers.runtime.job_description import STORE_SECONDS
 
 
-def check_harness() -> None:
-    """Check that the library is there, before a model is fetched.
+def check_harness(folder: str) -> None:
+    """Check that the library and the folder of tasks are there, before a model is fetched.
+
+    Args:
+        folder: The parameter harness_folder.
 
     Raises:
-        ValueError: It is not.
+        ValueError: One of them is not.
     """
+    if not is_in_store(folder) and not Path(folder).is_dir():
+        raise ValueError(f"harness_folder is {folder!r}, and the replica has no such folder: set the full path of one")
     if not find_spec("lm_eval"):
         raise ValueError(
             "harness_tasks is set, and the image has no lm_eval: install it in the image, by pip install --no-deps "
@@ -65,7 +71,7 @@ def harness_scores(
         model,
         tokenizer=trainer.processing_class,
         batch_size=parameters.batch_size,
-        max_length=parameters.max_length,
+        max_length=usable_length(trainer),
         # It would join requests with the same prompt, so that ranks of a divided model compute differently often.
         logits_cache=not trainer.args.fsdp,
         softmax_dtype="float32",

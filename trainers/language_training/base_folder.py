@@ -15,6 +15,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 from kfp_distributed.storage.errors import ChecksumMismatch, one_line
 from kfp_distributed.storage.files import describe_file
 from kfp_distributed.storage.kubeflow.credentials import Credentials
+from kfp_distributed.storage.model import MODEL_MANIFEST
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.parallel import PARALLEL_TRANSFERS, run_in_parallel
 from kfp_distributed.trainers.programs.base_model import (
@@ -30,6 +31,8 @@ from kfp_distributed.trainers.programs.weight_files import check_weight_file
 from kfp_distributed.trainers.runtime.job_description import REPLICA_FOLDER_VARIABLE, STORE_SECONDS
 
 _COMPLETE = "complete"
+
+_DAMAGED = "delete the folder, and import or save the model again"
 
 _CONNECTION_ERRORS = {"ConnectionError", "Timeout", "TransportError"}
 """Classes of errors without an answer, of requests and httpx: huggingface_hub has used both."""
@@ -51,7 +54,7 @@ def base_folder(
     """Return the folder of a model in this replica. A model of a store or of the Hugging Face Hub is fetched into it.
 
     One rank of the replica fetches it, and the others wait. Of a model with a model.json, the files that it names are
-    fetched and checked.
+    fetched and checked by their SHA-256. So are those of a folder with a model.json, which are not copied.
 
     Args:
         address: A folder, an address of a store such as s3://bucket/model, or hf://OWNER/NAME@REVISION.
@@ -66,30 +69,53 @@ def base_folder(
         ModelIncomplete: Files of its model.json are missing.
         StorageError: The store fails.
     """
-    hub = parse_hub(address)
-    if not (hub or is_in_store(address)):
-        folder = Path(address)
+    is_path, folder = not parse_hub(address) and not is_in_store(address), Path(address)
+    if is_path:
         _check(address, folder, is_adapter)
-        return folder
+        if not (has_weights and (folder / MODEL_MANIFEST).exists()):
+            return folder
     name = "adapter" if is_adapter else "base_model"
     parent = parent or Path(os.environ.get(REPLICA_FOLDER_VARIABLE, ""), name)
     parent.mkdir(exist_ok=True)
-    folder = parent / "files"
     with (parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        if not is_path:
+            folder = parent / "files"
         if not (parent / _COMPLETE).exists():
-            begin = time.monotonic()
-            print(f"fetching the model {address}{'' if has_weights else ' without its weights'}", flush=True)
-            if hub:
-                _download_from_hub(hub, folder, has_weights)
+            if is_path:
+                _check_hashes(address, folder)
             else:
-                _download(address, folder, credentials, has_weights)
-            if has_weights:
-                _check(address, folder, is_adapter)
-            size = sum(file.stat().st_size for file in folder.iterdir())
-            print(f"fetched {size / (1 << 30):.2f} GiB in {time.monotonic() - begin:.0f} s", flush=True)
+                _fetch(address, folder, credentials, has_weights)
+                if has_weights:
+                    _check(address, folder, is_adapter)
             (parent / _COMPLETE).touch()
     return folder
+
+
+def _fetch(address: str, folder: Path, credentials: Credentials | None, has_weights: bool) -> None:
+    begin, hub = time.monotonic(), parse_hub(address)
+    print(f"fetching the model {address}{'' if has_weights else ' without its weights'}", flush=True)
+    if hub:
+        _download_from_hub(hub, folder, has_weights)
+    else:
+        _download(address, folder, credentials, has_weights)
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    print(f"fetched {size / (1 << 30):.2f} GiB in {time.monotonic() - begin:.0f} s", flush=True)
+
+
+def _check_hashes(address: str, folder: Path) -> None:
+    """Check the files of a folder against the SHA-256 in its model.json, as a download does.
+
+    Raises:
+        ValueError: A file has another SHA-256.
+        ModelIncomplete: See `stored_files`.
+    """
+    print(f"checking the SHA-256 of the files of {address}", flush=True)
+    for file in stored_files(open_store(str(folder.absolute()))):
+        if file.sha256 and describe_file(folder / file.path, file.path) != file:
+            raise ValueError(
+                f"{address} has a file {file.path} with another SHA-256 than in its model.json: {_DAMAGED}"
+            )
 
 
 def _check(address: str, folder: Path, is_adapter: bool) -> None:
@@ -120,9 +146,7 @@ def _download(address: str, folder: Path, credentials: Credentials | None, has_w
             PARALLEL_TRANSFERS,
         )
     except ChecksumMismatch as error:
-        raise ValueError(
-            f"base_model is {address!r}: {error}: delete the folder, and import or save the model again"
-        ) from None
+        raise ValueError(f"base_model is {address!r}: {error}: {_DAMAGED}") from None
 
 
 def _download_from_hub(hub: HubModel, folder: Path, has_weights: bool) -> None:

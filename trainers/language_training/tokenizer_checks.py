@@ -7,6 +7,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from kfp_distributed.trainers.language_training.objectives import Tuning
+from kfp_distributed.trainers.programs.model_size import positions
 
 
 @contextmanager
@@ -36,8 +37,14 @@ def template_errors(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any], 
         ) from None
 
 
+def usable_length(trainer: Tuning) -> int:
+    """Return max_length, or the number of tokens that the model has positions for if that is less."""
+    length: int = trainer.args.max_length
+    return min(length, positions(trainer.model.config.to_dict()) or length)
+
+
 def check_tokens(trainer: Tuning) -> None:
-    """Check that a model has each token of its rows, and that of the padding.
+    """Check that a model has each token of its rows, and that of the padding, and positions for its rows.
 
     Some models lack tokens of their tokenizer that no text has, such as those of images.
 
@@ -47,7 +54,12 @@ def check_tokens(trainer: Tuning) -> None:
     size = trainer.model.get_input_embeddings().weight.shape[0]
     datasets = [dataset for dataset in (trainer.train_dataset, trainer.eval_dataset) if dataset]
     rows = (tokens for dataset in datasets for sequences in trainer.sequences(dataset) for tokens in sequences)
-    largest = max((max(tokens, default=0) for tokens in rows), default=0)
+    largest, longest = map(max, zip((0, 0), *((max(tokens, default=0), len(tokens)) for tokens in rows), strict=True))
+    if longest > (limit := usable_length(trainer)):
+        raise ValueError(
+            f"max_length is {trainer.args.max_length}, the longest row has {longest} tokens of these, and the model "
+            f"has positions for {limit}, as its config.json says: set max_length to {limit} or less"
+        )
     padding = trainer.processing_class.pad_token_id or 0
     if max(largest, padding) < size:
         return

@@ -8,6 +8,7 @@ from uuid import uuid4
 import pyarrow as pa
 from datasets import Dataset
 from datasets.table import InMemoryTable
+from jinja2 import TemplateError
 
 _FORMS = {
     "sft": (("messages", "tools"), ("prompt", "completion", "tools"), ("text",)),
@@ -27,7 +28,22 @@ class _Rows(Dataset):  # type: ignore[misc]  # Its types are those of an optiona
         return rows if self.format["type"] else map(_decoded, rows)  # `map` reads tables of Arrow.
 
     def map(self, function: Callable[..., dict[str, Any]], **options: Any) -> Dataset:  # noqa: ANN401
-        return super().map(lambda row, **others: function(_decoded(row), **others), **options)
+        return super().map(lambda row, **others: _tokenized(function, _decoded(row), **others), **options)
+
+
+def _tokenized(function: Callable[..., dict[str, Any]], row: dict[str, Any], **others: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return what a function of trl makes of a row.
+
+    Raises:
+        ValueError: The chat template does not take the row.
+    """
+    try:
+        return function(row, **others)
+    except (TemplateError, TypeError) as error:  # Python raises one for None + "", in a template, too.
+        raise ValueError(
+            f"the chat template does not take the row {json.dumps(row, ensure_ascii=False):.500}: {error}. Set "
+            "chat_template to one that does. Messages that only call tools have no content, or null"
+        ) from None
 
 
 def _decoded(row: Mapping[str, str]) -> dict[str, Any]:

@@ -115,15 +115,22 @@ class LanguageModelParameters:
         return self.learning_rate or LEARNING_RATES[self.objective][self.method]
 
 
-def check_objective(parameters: Mapping[str, object]) -> None:
-    """Check that an objective does not ignore other parameters.
+def check_together(parameters: Mapping[str, object]) -> None:
+    """Check that an objective or method does not ignore other parameters, and that the model can be divided.
 
     Args:
         parameters: Those of LanguageModelParameters that are set.
 
     Raises:
-        ValueError: It ignores one, or cannot be divided among ranks.
+        ValueError: One is ignored, or the model cannot be divided among ranks.
     """
+    if parameters.get("method") == "qlora" and parameters.get("sharding") == "fsdp":
+        raise ValueError('method is "qlora", whose model is not divided: set sharding to "none", or method to "lora"')
+    if parameters.get("method") == "full":
+        for name in parameters:
+            if name.startswith("lora_") or (name == "export" and parameters[name] != "merged"):
+                value = json.dumps(parameters[name])
+                raise ValueError(f'{name} is {value}, and method is "full", which trains no adapter: leave {name} out')
     if parameters.get("objective", "sft") != "dpo":
         if "beta" in parameters:
             raise ValueError(f'beta is {parameters["beta"]}, and objective is "sft", which has none: leave beta out')
@@ -133,6 +140,20 @@ def check_objective(parameters: Mapping[str, object]) -> None:
             values = ", ".join(json.dumps(value) for value in allowed)
             given = json.dumps(parameters[name])
             raise ValueError(f'{name} is {given}; allowed with the objective "dpo": {values}')
+
+
+def check_sharding(parameters: Mapping[str, object], ranks: int) -> None:
+    """Check that there are ranks to divide a model among.
+
+    Args:
+        parameters: Those of `language_model` or `language_evaluation` that are set.
+        ranks: Number of ranks.
+
+    Raises:
+        ValueError: There is one rank.
+    """
+    if parameters.get("sharding") == "fsdp" and ranks == 1:
+        raise ValueError('sharding is "fsdp", and the job has one rank: use several workers, or leave sharding out')
 
 
 def micro_batches(batch_size: int, micro_batch_size: int, ranks: int) -> tuple[int, int]:

@@ -1,6 +1,6 @@
-"""The size of a language model, by its config.json (pure)."""
+"""The size of a language model, and the length of its rows, by its config.json (pure)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 _LARGEST = 10**7
@@ -114,3 +114,52 @@ def model_size(config: Mapping[str, Any]) -> ModelSize | None:
     weights = sum(inputs * outputs for _, inputs, outputs in linear)
     parameters = layers * (weights + biases + norms) + tables * vocabulary * width + width
     return ModelSize(layers, width, queries, inner, linear, vocabulary, parameters)
+
+
+def positions(config: Mapping[str, Any]) -> int | None:
+    """Return the number of tokens that a model has positions for; None if it has no limit, or none that is known.
+
+    A factor of RoPE scaling may be contained in max_position_embeddings (Llama 3.1) or not (Qwen 2.5 with YaRN). The
+    larger number is returned, so that no model is limited to less than it can.
+
+    Args:
+        config: Content of config.json.
+    """
+    text = config.get("text_config")
+    config = text if isinstance(text, Mapping) else config
+    limit = config.get("max_position_embeddings") or config.get("n_positions")
+    if not isinstance(limit, int) or limit < 1 or config.get("alibi"):
+        return None
+    scaled = [
+        int(rope["factor"] * (rope.get("original_max_position_embeddings") or limit))
+        for rope in _ropes(config.get("rope_parameters") or config.get("rope_scaling"))
+        if isinstance(rope.get("factor"), int | float)
+    ]
+    return max(limit, *scaled) if scaled else limit
+
+
+def _ropes(parameters: object) -> Iterator[Mapping[str, Any]]:
+    """Yield the parameters of RoPE, which a model may have for each type of layers."""
+    if isinstance(parameters, Mapping):
+        yield parameters
+        yield from (part for part in parameters.values() if isinstance(part, Mapping))
+
+
+def check_length(config: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
+    """Check that a model has positions for rows of the max_length that is set.
+
+    The default of max_length is not checked: the replicas refuse rows that are too long.
+
+    Args:
+        config: Content of config.json.
+        parameters: Parameters of `language_model` or `language_evaluation` that are set.
+
+    Raises:
+        ValueError: It has not.
+    """
+    length, limit = parameters.get("max_length", 0), positions(config)
+    if limit and length > limit:
+        raise ValueError(
+            f"max_length is {length}, and the model has positions for {limit} tokens, as its config.json says: set "
+            f"max_length to {limit} or less, or use a model for longer rows"
+        )

@@ -3,13 +3,13 @@
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, fields
 from importlib.resources import files
 from typing import Any, NoReturn
 
 from kfp_distributed.trainers.programs.evaluation_parameters import LanguageEvaluationParameters
-from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters, check_objective
+from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters, check_together
 from kfp_distributed.trainers.programs.signature import Parameter, read_signature
 from kfp_distributed.trainers.programs.training_parameters import TrainingParameters
 
@@ -98,11 +98,12 @@ def _parameters_of(trainer: str) -> tuple[Parameter, ...]:
     return tuple(own)
 
 
-def parse_program(specification: Mapping[str, Any] | str) -> Program:
+def parse_program(specification: Mapping[str, Any] | str, trainers: Collection[str] = tuple(TRAINERS)) -> Program:
     """Parse a train_specification.
 
     Args:
         specification: The dict, or its JSON text.
+        trainers: Names of the built-in programs that are allowed. Default: those of TRAINERS.
 
     Raises:
         ValueError: It has not exactly one of the three forms, an unknown key, or a program that cannot run.
@@ -134,7 +135,7 @@ def parse_program(specification: Mapping[str, Any] | str) -> Program:
             _refuse("train_specification: command: a folder", f"{{{word}}}", ", ".join(FOLDERS))
         return Program(kind, name[0], command=tuple(name), others=Parameter("parameters"), rows=rows)
     if kind == "trainer":
-        if name not in JOB_TYPES:
+        if name not in trainers:
             command = '; or a command, as a list of words such as ["python", "train.py"]'
             _refuse("train_specification: trainer", name, ", ".join(TRAINERS) + command * bool(re.search(r"\W", name)))
         source = (files("kfp_distributed.trainers") / f"{name}.py").read_text(encoding="utf-8")
@@ -179,7 +180,7 @@ def check_parameters(program: Program, parameters: Mapping[str, Any] | str | Non
         for name, value in converted.items() if program.kind == "trainer" else ():
             _check_range(parameters_of(program.name), name, value)
         if program.kind == "trainer" and program.name == LANGUAGE_MODEL:
-            check_objective(converted)
+            check_together(converted)
     except ValueError as error:
         raise ValueError(f"{parameters_name(program.name)}: {error}") from None
     return converted

@@ -23,7 +23,14 @@ from kfp_distributed.storage.dataset import DATASET_MANIFEST, DatasetManifest, p
 from kfp_distributed.storage.errors import ChecksumMismatch, KeyNotFound, StorageError
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.shards import fetch_manifest, fetch_shards
-from kfp_distributed.trainers.programs.program import FOLDERS, Program, command_line, function_arguments, parse_program
+from kfp_distributed.trainers.programs.program import (
+    FOLDERS,
+    JOB_TYPES,
+    Program,
+    command_line,
+    function_arguments,
+    parse_program,
+)
 from kfp_distributed.trainers.runtime.checkpoints import folder_uploads, sharded_uploads
 from kfp_distributed.trainers.runtime.checkpoints.gathered_metrics import write_gathered
 from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import restore_checkpoint
@@ -104,7 +111,7 @@ def _run_replica() -> int:
         # Without PYTHONUNBUFFERED's separate write for each argument of print(): a sample could come between them.
         stream.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     job = JobDescription.from_json(Path(os.environ[JOB_VARIABLE]).read_text())
-    program, cluster, rank = parse_program(job.program), read_cluster(os.environ), read_rank(os.environ)
+    program, cluster, rank = parse_program(job.program, JOB_TYPES), read_cluster(os.environ), read_rank(os.environ)
     name = replica_name(os.environ, cluster, job, rank)
     replica = ThisReplica(job, program, cluster, rank, name, is_elastic(os.environ))
     own = Path(f"rank-{rank.rank}" if rank else "").absolute()

@@ -9,7 +9,7 @@ from typing import Any
 from kfp_distributed.components.train.describe.value_kinds import bytes_of
 from kfp_distributed.storage.errors import KeyNotFound
 from kfp_distributed.storage.opener import open_store
-from kfp_distributed.trainers.programs.base_model import is_in_store, parse_hub
+from kfp_distributed.trainers.programs.base_model import hub_hint, is_in_store, parse_hub
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
 from kfp_distributed.trainers.programs.memory_estimate import CONTEXT
 from kfp_distributed.trainers.programs.memory_plan import describe_memory, fit_to_memory
@@ -18,13 +18,33 @@ from kfp_distributed.trainers.programs.model_size import MODEL_TYPES, ModelSize,
 _CONFIG = "config.json"
 
 
+def read_config(address: str) -> Mapping[str, Any]:
+    """Return the content of the config.json of a base_model of a store or of a folder of this machine.
+
+    Raises:
+        ValueError: It is not valid.
+        OSError: The folder has none.
+        StorageError: The store has none, or cannot be read.
+    """
+    try:
+        content = open_store(address).read(_CONFIG) if is_in_store(address) else Path(address, _CONFIG).read_bytes()
+        return {**json.loads(content)}
+    except (RecursionError, TypeError, ValueError) as error:
+        raise ValueError(f"{_CONFIG} of {address} is not valid: {error!r}") from None
+    except OSError as error:
+        path = Path(address, _CONFIG)
+        raise OSError(
+            f"base_model is {address!r}, and {path} cannot be read: {error.strerror}{hub_hint(address)}"
+        ) from None
+
+
 def read_size(address: str) -> ModelSize:
     """Return the size of a base_model of a store or of a folder of this machine.
 
     Raises:
         ValueError: It is of the Hugging Face Hub, its model_type is none of MODEL_TYPES, its weights are quantized, or
             its config.json is not valid.
-        OSError: The folder has no config.json.
+        OSError: There is no such folder, or it has no config.json.
         StorageError: The store has none, or cannot be read.
     """
     if hub := parse_hub(address):
@@ -32,13 +52,18 @@ def read_size(address: str) -> ModelSize:
             f"{address} is not read here: run `hf download {hub.name} config.json --revision {hub.revision} "
             "--local-dir FOLDER`, and pass the folder"
         )
+    config = read_config(address)
     try:
-        content = open_store(address).read(_CONFIG) if is_in_store(address) else Path(address, _CONFIG).read_bytes()
-        size = model_size(json.loads(content))
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        size = model_size(config)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise ValueError(f"{_CONFIG} of {address} is not valid: {error!r}") from None
+    if not size and config.get("quantization_config"):
+        raise ValueError(f"{address} has quantized weights, for which there is no estimate")
     if not size:
-        raise ValueError(f"{address} has quantized weights, or a model_type that is none of {', '.join(MODEL_TYPES)}")
+        kind = config.get("model_type")
+        raise ValueError(
+            f"{address} has the model_type {kind!r:.200}; those with an estimate are {', '.join(MODEL_TYPES)}"
+        )
     return size
 
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from kfp_distributed.components.train.run.training_request.datasets import (
     check_datasets,
     check_trainable,
 )
-from kfp_distributed.components.train.run.training_request.gpu_memory import plan_evaluation, plan_memory
+from kfp_distributed.components.train.run.training_request.gpu_memory import plan_evaluation, plan_memory, read_config
 from kfp_distributed.components.train.run.training_request.resume import CHECKPOINTS, METRICS
 from kfp_distributed.storage.model import ModelIncomplete
 from kfp_distributed.storage.opener import open_store
@@ -26,7 +27,8 @@ from kfp_distributed.storage.shards import fetch_manifest
 from kfp_distributed.storage.uri import join_uri, parse_uri, uri_beside
 from kfp_distributed.trainers.programs.base_model import check_files, hub_hint, is_in_store, parse_hub, stored_files
 from kfp_distributed.trainers.programs.chat_template import check_chat_template
-from kfp_distributed.trainers.programs.language_parameters import micro_batches
+from kfp_distributed.trainers.programs.language_parameters import check_sharding, micro_batches
+from kfp_distributed.trainers.programs.model_size import check_length
 from kfp_distributed.trainers.programs.program import (
     ELASTIC,
     JOB_TYPES,
@@ -62,6 +64,7 @@ class Request:
         checkpoint_uri: Folder for the checkpoints of all jobs. Default: "", the folder `checkpoints` beside the model.
         resume_from: Folder of another training, whose latest checkpoint this one starts from. Default: "", none.
         task_path: Position of the task in its pipeline, which becomes part of the job's name. Default: the top level.
+        trainers: Names of the built-in programs that are allowed. Default: those of TRAINERS.
     """
 
     train_uri: str
@@ -75,6 +78,7 @@ class Request:
     task_name: str = "train"
     resume_from: str = ""
     task_path: TaskPath = field(default_factory=TaskPath)
+    trainers: Sequence[str] = tuple(TRAINERS)
 
     @property
     def job_name(self) -> str:
@@ -92,8 +96,8 @@ def plan_job(request: Request) -> TrainingJob:
     specification = parse_distribution(request.distribution_specification)
     if request.checkpoint_uri:
         parse_uri(request.checkpoint_uri)
-    program = parse_program(request.train_specification)
-    _check_distribution(program, specification)
+    program = parse_program(request.train_specification, request.trainers)
+    check_distribution(program, specification)
     parameters = check_parameters(program, request.train_parameters)
     topology = plan_topology(specification)
     ranks = most_ranks(topology, specification)
@@ -109,7 +113,7 @@ def plan_job(request: Request) -> TrainingJob:
         check_trainable(train, trainer, parameters, validation)
     note, warnings = "", list[str]()
     if trainer in OF_TEXTS:
-        _check_model_and_template(trainer, parameters)
+        _check_model_and_template(trainer, parameters, ranks)
     if trainer == LANGUAGE_MODEL:
         parameters, note = _plan_memory(parameters, ranks, specification)
     if trainer == LANGUAGE_EVALUATION:
@@ -143,7 +147,7 @@ def plan_job(request: Request) -> TrainingJob:
     return TrainingJob(name, topology, specification, description, labels=labels, warnings=tuple(warnings), notes=notes)
 
 
-def _check_distribution(program: Program, specification: DistributionSpecification) -> None:
+def check_distribution(program: Program, specification: DistributionSpecification) -> None:
     """Check that a program supports a distribution.
 
     Raises:
@@ -199,8 +203,10 @@ def _check_batch(
         raise ValueError(f"train_parameters of {program.name}: {error}") from None
 
 
-def _check_model_and_template(program: str, parameters: Mapping[str, Any]) -> None:
-    """Check the chat template, and that the model can be fetched: one of a store is there, and a folder is a full path.
+def _check_model_and_template(program: str, parameters: Mapping[str, Any], ranks: int) -> None:
+    """Check sharding, the chat template, the model and max_length.
+
+    A model of a store is there, and a folder is a full path.
 
     Raises:
         ValueError: They are not so.
@@ -208,14 +214,21 @@ def _check_model_and_template(program: str, parameters: Mapping[str, Any]) -> No
     """
     address = parameters["base_model"]
     try:
+        check_sharding(parameters, ranks)
         check_chat_template(parameters.get("chat_template", ""))
         if is_in_store(address):
             check_files(address, [file.path for file in stored_files(open_store(address))])
-        elif not parse_hub(address) and not Path(address).is_absolute():
+        elif parse_hub(address):
+            return
+        elif not Path(address).is_absolute():
             raise ValueError(
                 f"base_model is {address!r}; allowed are an address such as s3://bucket/model, "
                 f"hf://OWNER/NAME@REVISION, and the full path of a folder of each replica{hub_hint(address)}"
             )
+        config: Mapping[str, Any] = {}
+        with suppress(OSError, ValueError):  # Only the replicas have the folder, or they find that it is not valid.
+            config = read_config(address)
+        check_length(config, parameters)
     except (ModelIncomplete, ValueError) as error:
         raise ValueError(f"{parameters_name(program)}: {error}") from None
 
@@ -228,10 +241,6 @@ def _plan_memory(
     try:
         if parameters.get("method") == "qlora" and not specification.worker_gpus:
             raise ValueError('method is "qlora", which needs GPUs: set worker_gpus, or set method to "lora"')
-        if parameters.get("method") == "qlora" and parameters.get("sharding") == "fsdp":
-            raise ValueError(
-                'method is "qlora", whose model is not divided: set sharding to "none", or method to "lora"'
-            )
         if memory and not specification.worker_gpus:
             raise ValueError(f"worker_gpu_memory is {memory!r}, and there are no GPUs: set worker_gpus, too")
         return plan_memory(parameters, ranks, memory)

@@ -32,6 +32,7 @@ from kfp_distributed.components.train.run.facts import (
 from kfp_distributed.components.train.run.runners.lines import LineCutter
 from kfp_distributed.components.train.run.runners.local.gpus import machine_gpus, visible_gpus
 from kfp_distributed.components.train.run.runners.local.interpreter import find_python, mpi_command
+from kfp_distributed.components.train.run.runners.local.language_models import check_language_model
 from kfp_distributed.components.train.run.runners.local.ports import free_ports, is_taken
 from kfp_distributed.components.train.run.runners.local.restart_policy import Decision, decide, is_retryable
 from kfp_distributed.components.train.run.runners.newest_checkpoint import NewestCheckpoint
@@ -99,11 +100,12 @@ class LocalRunner:
         self._install_seconds = 0.0
 
     def check(self, job: TrainingJob) -> None:
-        """Check that this machine has a Python and the launcher that the job needs.
+        """Check that this machine has a Python and the launcher that the job needs. See `check_language_model`, too.
 
         Raises:
             ValueError: One of them is missing.
         """
+        check_language_model(job, len(machine_gpus()))
         spec = job.specification
         self._python = find_python(job.description.program, spec.distribution_type)
         self._argv = list(job.argv or (self._python, "-m", "kfp_distributed.trainers.runtime.entry"))
