@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from kfp_distributed.trainers.language_rows import language_rows
 from kfp_distributed.trainers.language_scoring.evaluation_trainer import evaluation_trainer, row_losses
-from kfp_distributed.trainers.language_scoring.harness import check_harness, harness_scores
+from kfp_distributed.trainers.language_scoring.harness import harness_scores, load_tasks
 from kfp_distributed.trainers.language_training.greedy_answers import GreedyAnswers
 from kfp_distributed.trainers.language_training.held_out_prompts import held_out_prompts
 from kfp_distributed.trainers.language_training.rank_checks import check_gpus
@@ -39,8 +39,7 @@ def language_evaluation(train_dir: str, model_dir: str, parameters: LanguageEval
     """
     ranks = int(os.environ.get("WORLD_SIZE", 1))
     check_gpus()
-    if parameters.harness_tasks:
-        check_harness(parameters.harness_folder)
+    tasks = load_tasks(parameters, ranks) if parameters.harness_tasks else None
     rows = language_rows(train_dir)
     trainer, model = evaluation_trainer(parameters, rows, "trainer", ranks)
     described = f"{describe_tokens(trainer, rows, [])}; {ranks} ranks"
@@ -56,8 +55,9 @@ def language_evaluation(train_dir: str, model_dir: str, parameters: LanguageEval
     counted = sum(count > 0 for _, count in losses)
     scores = {"rows": counted, "tokens": tokens, "loss": loss, "perplexity": _exponential(loss)}
     prompts = held_out_prompts(rows)[: parameters.answers]
+    tokenizer = trainer.processing_class
     greedy = GreedyAnswers(
-        trainer.processing_class, usable_length(trainer), parameters.answer_tokens, are_divided=bool(trainer.args.fsdp)
+        tokenizer, usable_length(trainer), parameters.answer_tokens, are_divided=bool(trainer.args.fsdp)
     )
     texts = _share(prompts, partial(greedy.answer, model), parameters.batch_size, "prompts")
     answers = [
@@ -66,13 +66,12 @@ def language_evaluation(train_dir: str, model_dir: str, parameters: LanguageEval
     ]
     if answers:
         exact = sum(answer.is_exact for answer in answers)
-        tokenizer = trainer.processing_class
         references = [tokenizer(answer.reference, add_special_tokens=False)["input_ids"] for answer in answers]
-        longer = sum(len(reference) > parameters.answer_tokens for reference in references)
+        longer = sum(len(reference) > greedy.new_tokens for reference in references)
         scores |= {"prompts": len(answers), "longer_references": longer, "exact_match": exact / len(answers)}
     lower = list[str]()
-    if parameters.harness_tasks:
-        of_harness, lower = harness_scores(parameters, trainer, model)
+    if tasks:
+        of_harness, lower = harness_scores(parameters, tasks, trainer, model)
         scores |= of_harness
     if trainer.is_world_process_zero():
         print(", ".join(f"{name} {score:.6g}" for name, score in scores.items()), flush=True)

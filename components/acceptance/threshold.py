@@ -110,7 +110,7 @@ class Threshold:
             values: All defined metrics by name.
 
         Raises:
-            ValueError: The metric is not defined for the dataset.
+            ValueError: The metric is not defined for the dataset, or not finite.
         """
         if self.metric not in values:
             known = (*DIRECTIONS.values(), OF_TEXTS)
@@ -121,7 +121,8 @@ class Threshold:
             )
         score = float(values[self.metric])
         if not math.isfinite(score):
-            raise ValueError(f"the metric {self.metric!r} is {score}, which no bound can judge")
+            # Kubeflow stores the score as JSON.
+            raise ValueError(f"the metric {self.metric!r} is {score}, which is no score: pass another one as `metric`")
         if self.bound is None:
             return Verdict(score, True)
         return Verdict(score, score >= self.bound if self.direction == "at least" else score <= self.bound)

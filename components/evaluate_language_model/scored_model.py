@@ -10,7 +10,7 @@ from kfp_distributed.storage.model import MODEL_MANIFEST, ModelIncomplete, Model
 from kfp_distributed.storage.model_format import HUGGING_FACE
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.uri import join_uri
-from kfp_distributed.trainers.programs.base_model import is_fetched, is_in_store, model_hash, parse_hub
+from kfp_distributed.trainers.programs.base_model import is_in_store, known_hash, parse_hub
 
 _MERGED = "merged/"
 """Folder of the complete model in one that `language_model` has saved with export = "both"."""
@@ -20,7 +20,7 @@ class ScoredModel(NamedTuple):
     """A language model.
 
     Attributes:
-        parameters: base_model, adapter and sha256 of `LanguageEvaluationParameters`.
+        parameters: base_model, sha256, adapter and adapter_sha256 of `LanguageEvaluationParameters`.
         training_data: As of the manifest of the model, with those of the models that it comes from, as far as known.
     """
 
@@ -49,16 +49,15 @@ def read_model(address: str) -> ScoredModel:
             f'model_uri is {address!r}, a model of the format "{manifest.format}": evaluate_language_model takes '
             "those of language_model, of import_model and of the library transformers; evaluate takes others"
         )
-    base, folder = manifest.base, ""
+    base = manifest.base
+    folder = _MERGED if base.get("kind") == "both" else ""
+    own = [file for file in manifest.files if file.path.startswith(folder)]
+    sha256 = known_hash(replace(file, path=file.path.removeprefix(folder)) for file in own)
     if base.get("kind") == "adapter":
-        parameters = {"base_model": base["base_model"], "adapter": address, "sha256": base["sha256"]}
+        parameters = {"base_model": base["base_model"], "sha256": base["sha256"]}
+        parameters |= {"adapter": address, "adapter_sha256": sha256}
     else:
-        folder = _MERGED if base.get("kind") == "both" else ""
-        parameters = {"base_model": join_uri(address, folder) if folder else address}
-        own = (file for file in manifest.files if file.path.startswith(folder))
-        files = [replace(file, path=file.path.removeprefix(folder)) for file in own]
-        if all(file.sha256 for file in files):
-            parameters["sha256"] = model_hash(file for file in files if is_fetched(file.path))
+        parameters = {"base_model": join_uri(address, folder) if folder else address, "sha256": sha256}
     return ScoredModel(parameters, (*manifest.training_data, *_training_data_of_base(base, {address})))
 
 
@@ -79,11 +78,16 @@ def _training_data_of_base(base: Mapping[str, str], seen: set[str]) -> tuple[Map
 
 
 def _find(address: str) -> tuple[str, ModelManifest | None]:
-    """Return the address and the manifest of a model, for its folder merged, too; None if no manifest can be seen."""
+    """Return the address and the manifest of a model; None if no manifest can be seen.
+
+    The folder merged of a model with an adapter and a complete model is that model.
+    """
     if not is_in_store(address) and not Path(address).is_dir():
         return address, None
     above, _, name = address.rstrip("/").rpartition("/")
     for place in (address, above) if f"{name}/" == _MERGED else (address,):
         if (store := open_store(place)).exists(MODEL_MANIFEST):
-            return place, verify_model(store)
+            manifest = verify_model(store)
+            if place == address or manifest.base.get("kind") == "both":
+                return place, manifest
     return address, None

@@ -32,7 +32,7 @@ from kfp_distributed.trainers.runtime.outputs.language_scores import ANSWERS, SC
 _PROMPTS = ("messages", "conversations", "prompt", "instruction", "chosen")
 """Columns of rows that have a prompt."""
 
-_OF_MODEL = ("base_model", "adapter", "sha256")
+_OF_MODEL = ("base_model", "sha256", "adapter", "adapter_sha256")
 """Parameters of the job that the model decides."""
 
 

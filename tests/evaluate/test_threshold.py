@@ -68,6 +68,12 @@ def test_an_undefined_metric_is_refused():
         Threshold.of_label(NUMBER).judge({"mae": 1.0, "rmse": 1.0, "examples": 3})
 
 
+@pytest.mark.parametrize("score", [math.inf, math.nan])
+def test_a_score_that_is_not_finite_is_refused(score):
+    with pytest.raises(ValueError, match=f"the metric 'perplexity' is {score}, which is no score"):
+        Threshold.of_texts("perplexity").judge({"loss": 800.0, "perplexity": score})
+
+
 @pytest.mark.parametrize(
     ("bound", "expected"),
     [

@@ -87,6 +87,8 @@ def test_the_trainer_fetches_an_imported_model(source, target, tmp_path, monkeyp
     model = verify_model(open_store(target))
     monkeypatch.setenv(REPLICA_FOLDER_VARIABLE, str(tmp_path))
     fetched = base_folder(target)
+    assert ModelManifest.from_json((fetched / "model.json").read_text()) == model
+    (fetched / "model.json").unlink()
     assert {file.name: file.read_text() for file in fetched.iterdir()} == MODEL
     assert (model.format, model.files) == ("hugging_face", describe_folder(fetched))
     assert model.base == {"kind": "full", "base_model": str(source), "sha256": content_hash(fetched)}
@@ -165,7 +167,7 @@ def test_the_files_of_a_model_are_those_of_its_manifest(source, target, tmp_path
     store = open_store(target)
     store.write("added_tokens.json", b"{}")
     monkeypatch.setenv(REPLICA_FOLDER_VARIABLE, str(tmp_path))
-    assert {file.name for file in base_folder(target).iterdir()} == {*MODEL}
+    assert {file.name for file in base_folder(target).iterdir()} == {*MODEL, "model.json"}
     run_step(source=target, target=f"{target}-copy")
     assert keys(f"{target}-copy") == sorted([*MODEL, "model.json"])
     store.write(WEIGHTS, safetensors("3").encode())

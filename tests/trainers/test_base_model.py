@@ -17,8 +17,8 @@ from kfp_distributed.components.train.run.training_request.request import Reques
 from kfp_distributed.storage.dataset import DATASET_MANIFEST, Column, DatasetManifest, Label, Shard
 from kfp_distributed.storage.files import FileEntry, describe_file
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
-from kfp_distributed.trainers.language_training.base_folder import base_folder
-from kfp_distributed.trainers.programs.base_model import check_files, is_fetched, parse_hub
+from kfp_distributed.trainers.language_training.base_folder import base_folder, content_hash
+from kfp_distributed.trainers.programs.base_model import check_files, is_fetched, model_hash, parse_hub
 from kfp_distributed.trainers.programs.weight_files import check_weight_file
 
 MODEL = ("config.json", "model-00001-of-00002.safetensors", "tokenizer.json")
@@ -101,6 +101,9 @@ def test_the_files_of_a_folder_have_the_hashes_of_its_manifest(tmp_path):
     assert base_folder(str(folder), replica, has_weights=False) == folder
     (folder / "a.safetensors").write_text(safetensors("1"))
     assert base_folder(str(folder), replica) == base_folder(str(folder), replica) == folder
+    (folder / "notes.txt").write_text("Files beside those of the manifest are no part of the model.")
+    (other := tmp_path / "other").mkdir()
+    assert content_hash(folder) == content_hash(base_folder(f"file://{folder}", other)) == model_hash(files)
 
 
 def test_an_index_beside_a_file_with_all_weights_is_not_read(tmp_path):

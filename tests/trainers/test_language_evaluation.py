@@ -1,6 +1,7 @@
 """The evaluation of a language model by a job: its scores, whatever the ranks are, its answers, and what is refused."""
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -173,6 +174,28 @@ metric_list:
 """Ranks end at other tokens."""
 
 
+GROUP = """
+group: group
+task: [colours, answers]
+"""
+
+
+LOAD = """
+import sys
+from kfp_distributed.trainers.language_scoring.harness import load_tasks
+from kfp_distributed.trainers.programs.evaluation_parameters import LanguageEvaluationParameters
+folder, task, sharding, ranks = sys.argv[1:]
+parameters = LanguageEvaluationParameters("", harness_tasks=[task], harness_folder=folder, sharding=sharding)
+try:
+    load_tasks(parameters, int(ranks))
+except ValueError as error:
+    print(error)
+"""
+
+
+OF_ROWS = ("rows", "tokens", "loss", "perplexity")
+
+
 HARNESS = {"harness_tasks": ["colours"]}
 
 
@@ -185,6 +208,7 @@ def harness(tmp_path):
     (folder.parent / "colours.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "colours.yaml").write_text(TASK_OF_HARNESS)
     (folder / "answers.yaml").write_text(GENERATION)
+    (folder / "group.yaml").write_text(GROUP)
     return f"file://{folder.parent}"
 
 
@@ -198,9 +222,21 @@ def test_tasks_of_the_harness_are_scored_by_all_ranks(folder, evaluate, harness)
     verdict, together, *_ = evaluate(folder / "model", parameters=parameters, **options)
     assert together == pytest.approx(alone, rel=1e-5)
     assert verdict == (together["colours/brier_score"], False)
-    parameters |= {"harness_tasks": ["arc_easy"], "sharding": "none"}
-    with pytest.raises(SystemExit, match=r"harness_tasks has arc_easy; file://.*/harness has answers, colours"):
-        evaluate(folder / "model", parameters=parameters)
+    assert set(together) == {*OF_ROWS, "colours/acc", "colours/brier_score", "answers/exact_match"}
+
+
+@pytest.mark.parametrize(
+    ("task", "sharding", "ranks", "refused"),
+    [
+        ("arc_easy", "none", 1, r"harness_tasks has arc_easy; file://.*/harness has answers, colours, group$"),
+        ("group", "fsdp", 2, r"harness_tasks has group; file://.* has answers, colours; name the tasks of a group one"),
+        ("group", "none", 8, r"the task colours in harness_tasks has 7 samples for 8 ranks: use fewer workers"),
+    ],
+)
+def test_tasks_that_ranks_cannot_share_are_refused_before_the_model_is_fetched(harness, task, sharding, ranks, refused):
+    program = forked(environment("torch2"), "-c", LOAD, harness, task, sharding, str(ranks))
+    process = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert re.search(refused, process.stdout.splitlines()[-1]), process.stdout + process.stderr
 
 
 @pytest.mark.parametrize("sharding", ["none", "fsdp"])
@@ -225,6 +261,7 @@ def test_rows_that_are_too_long_have_no_effect(folder, evaluate):
     """trl drops them if no token of an answer is left."""
     rows = [conversation(number) for number in range(6)]
     rows += [{"messages": [{"role": "user", "content": "x" * 500}, rows[0]["messages"][1]]} for _ in range(3)]
+    rows += [{"messages": [rows[0]["messages"][0], {"role": "assistant", "content": "zqxw" * 25}]}]
     (folder / "long.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     names = ("train_dataset", "validation_dataset", "test_dataset", "overview")
     outputs = {
@@ -233,9 +270,10 @@ def test_rows_that_are_too_long_have_no_effect(folder, evaluate):
     }
     split = {"validation_fraction": 0, "test_fraction": 0}
     prepare_data.python_func(**outputs, source=str(folder / "long.jsonl"), split=split)
-    parameters = {"max_length": 64, "answers": 0}
+    parameters = {"max_length": 64, "answer_tokens": 128}
     _, metrics, *_ = evaluate(folder / "model", dataset="long/train_dataset", parameters=parameters)
-    assert (metrics["rows"], metrics["tokens"] % 6) == (6, 0)
+    assert (metrics["rows"], metrics["prompts"]) == (7, 10)
+    assert metrics["longer_references"] == 1, "an answer has half of max_length, at most"
 
 
 @pytest.mark.parametrize(
@@ -277,7 +315,7 @@ def test_rows_that_trained_the_base_model_are_refused(folder, evaluate, tmp_path
     for name, address in (("first", "hf://owner/name@main"), ("second", form.format(tmp_path))):
         (tmp_path / name / "merged").mkdir(parents=True)
         (tmp_path / name / "config.json").write_text("{}")
-        described = {**base, "base": {"kind": "merged", "base_model": address, "sha256": ""}}
+        described = {**base, "base": {"kind": "both", "base_model": address, "sha256": ""}}
         described["files"] = [{"path": "config.json", "size": 2, "sha256": ""}]
         described["training_data"] = base["training_data"] if name == "first" else []
         (tmp_path / name / MODEL_MANIFEST).write_text(json.dumps(described))
@@ -288,17 +326,32 @@ def test_rows_that_trained_the_base_model_are_refused(folder, evaluate, tmp_path
     assert read_model(str(tmp_path / "second")).training_data == ({},)
 
 
-def test_a_model_that_has_changed_is_another_one(folder, tmp_path):
+@pytest.mark.parametrize(("kind", "changed"), [("both", "sha256"), ("adapter", "adapter_sha256")])
+def test_a_model_that_has_changed_is_another_one(folder, tmp_path, kind, changed):
     """So that a step that runs again does not take the scores of the model before it."""
     both, merged = (read_model(str(folder / "model" / name)) for name in ("", "merged"))
     assert both == merged
     assert both.parameters["base_model"] == str(folder / "model" / "merged")
     manifest = json.loads((folder / "model" / MODEL_MANIFEST).read_text())
-    shutil.copytree(folder / "model", tmp_path / "other")
-    changed = next(file for file in manifest["files"] if file["path"] == "merged/model.safetensors")
-    changed["sha256"] = "0" * 64
-    (tmp_path / "other" / MODEL_MANIFEST).write_text(json.dumps(manifest))
-    assert read_model(str(tmp_path / "other")).parameters["sha256"] != both.parameters["sha256"]
+    other = shutil.copytree(folder / "model", tmp_path / "other")
+    manifest["base"]["kind"] = kind
+    (other / MODEL_MANIFEST).write_text(json.dumps(manifest))
+    before = read_model(str(other)).parameters
+    for file in manifest["files"]:
+        if file["path"] in ("merged/model.safetensors", "adapter_model.safetensors"):
+            file["sha256"] = "0" * 64
+    (other / MODEL_MANIFEST).write_text(json.dumps(manifest))
+    after = read_model(str(other)).parameters
+    assert {name for name in before if after[name] != before[name]} == {changed}
+
+
+def test_a_folder_merged_in_another_model_is_a_model_of_its_own(folder, tmp_path):
+    inner, described = tmp_path / "merged", json.loads((folder / "model" / MODEL_MANIFEST).read_text())
+    shutil.copytree(folder / "model" / "merged", inner)
+    described["base"]["kind"] = "full"
+    described["files"] = [{"path": "merged/config.json", "size": (inner / "config.json").stat().st_size, "sha256": ""}]
+    (tmp_path / MODEL_MANIFEST).write_text(json.dumps(described))
+    assert read_model(str(inner)) == ({"base_model": str(inner)}, ())
 
 
 def test_an_adapter_of_another_base_model_is_refused(folder, evaluate, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -74,20 +75,28 @@ def evaluation_trainer(
 def _load(parameters: LanguageEvaluationParameters, arguments: TrainingArguments) -> tuple[Any, Any]:
     has_weights, is_fetched = not arguments.fsdp or arguments.process_index == 0, replica_has_weights(arguments)
     folder = base_folder(parameters.base_model, has_weights=is_fetched)
-    if parameters.sha256 and is_fetched and (found := content_hash(folder)) != parameters.sha256:
-        raise ValueError(
-            f"the model {parameters.base_model} has the SHA-256 {found}, and its model.json, "
-            f"or the training of its adapter, names {parameters.sha256}: store that model again"
-        )
+    adapter = base_folder(parameters.adapter, is_adapter=True) if parameters.adapter else None
+    if is_fetched:
+        _check_hash(parameters.base_model, folder, parameters.sha256)
+    if adapter:
+        _check_hash(parameters.adapter, adapter, parameters.adapter_sha256)
     if arguments.fsdp and json.loads((folder / "config.json").read_text()).get("quantization_config"):
         raise ValueError('the model has quantized weights, which cannot be divided among ranks: set sharding to "none"')
-    adapter = base_folder(parameters.adapter, is_adapter=True) if parameters.adapter else None
     model, tokenizer = load_base(
         folder, parameters.chat_template, "lora", has_weights=has_weights, tokenizer_folder=adapter
     )
     if adapter:  # With the precision of the model, as FSDP needs it, and as the training computes it.
         model = PeftModel.from_pretrained(model, adapter, autocast_adapter_dtype=False)
     return model, tokenizer
+
+
+def _check_hash(address: str, folder: Path, expected: str) -> None:
+    """Check that a model is the one that the step has seen, or the one that an adapter was trained with."""
+    if expected and (found := content_hash(folder)) != expected:
+        raise ValueError(
+            f"the model {address} has the SHA-256 {found}, and its model.json, or the training of its adapter, names "
+            f"{expected}: store that model again"
+        )
 
 
 def _with_completions(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

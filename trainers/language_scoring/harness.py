@@ -1,9 +1,10 @@
 """Scores of tasks of lm-evaluation-harness, whose definitions and data are in one folder."""
 
-from contextlib import chdir
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import datasets
 import huggingface_hub
@@ -17,50 +18,92 @@ from kfp_distributed.trainers.programs.evaluation_parameters import LanguageEval
 from kfp_distributed.trainers.runtime.job_description import STORE_SECONDS
 
 
-def check_harness(folder: str) -> None:
-    """Check that the library and the folder of tasks are there, before a model is fetched.
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Let the code of the block run in a folder, without the Hugging Face Hub."""
+    kept = huggingface_hub.constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
+    huggingface_hub.constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
+    try:
+        with chdir(folder):
+            yield
+    finally:
+        huggingface_hub.constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = kept
+
+
+class HarnessTasks(NamedTuple):
+    """Tasks that can be scored.
+
+    Attributes:
+        folder: Folder with their definitions and data.
+        manager: A `lm_eval.tasks.TaskManager` of the folder.
+    """
+
+    folder: Path
+    manager: Any
+
+
+def load_tasks(parameters: LanguageEvaluationParameters, ranks: int) -> HarnessTasks:
+    """Fetch and load the tasks of an evaluation, before its model is fetched. Nothing but the folder is downloaded.
 
     Args:
-        folder: The parameter harness_folder.
+        parameters: The parameters.
+        ranks: Number of ranks.
 
     Raises:
-        ValueError: One of them is not.
+        ValueError: The library or the folder is missing, or the folder has no such task, or one that the ranks cannot
+            share.
+        StorageError: The folder cannot be fetched.
     """
-    if not is_in_store(folder) and not Path(folder).is_dir():
-        raise ValueError(f"harness_folder is {folder!r}, and the replica has no such folder: set the full path of one")
+    address = parameters.harness_folder
+    if not is_in_store(address) and not Path(address).is_dir():
+        raise ValueError(f"harness_folder is {address!r}, and the replica has no such folder: set the full path of one")
     if not find_spec("lm_eval"):
         raise ValueError(
             "harness_tasks is set, and the image has no lm_eval: install it in the image, by pip install --no-deps "
             "lm_eval==0.4.13 sacrebleu portalocker colorama tabulate lxml"
         )
+    from lm_eval.tasks import TaskManager
+
+    folder = Path(address)
+    if is_in_store(address):
+        folder = Path("harness").absolute()
+        open_store(address, retry_seconds=STORE_SECONDS).download_folder(folder)
+    with _alone_in(folder):
+        manager = TaskManager(include_path=str(folder), include_defaults=False)
+        # The ranks of a divided model compute equally often only if a task is alone: the harness groups the requests of
+        # all tasks by their options, in each rank for itself.
+        known = manager.all_subtasks if parameters.sharding == "fsdp" else manager.all_tasks
+        if unknown := sorted({*parameters.harness_tasks} - {*known}):
+            groups = "; name the tasks of a group one by one if the model is divided" * (known != manager.all_tasks)
+            raise ValueError(
+                f"harness_tasks has {', '.join(unknown)}; {address} has {', '.join(known) or 'no tasks'}{groups}"
+            )
+        for name in parameters.harness_tasks:
+            for task in manager.load(name)["tasks"].values():
+                if len(task.eval_docs) < ranks:
+                    raise ValueError(
+                        f"the task {task.task_name} in harness_tasks has {len(task.eval_docs)} samples for {ranks} "
+                        "ranks: use fewer workers, or a task with more samples"
+                    )
+    return HarnessTasks(folder, manager)
 
 
 def harness_scores(
-    parameters: LanguageEvaluationParameters, trainer: Tuning, model: PreTrainedModel
+    parameters: LanguageEvaluationParameters, tasks: HarnessTasks, trainer: Tuning, model: PreTrainedModel
 ) -> tuple[dict[str, float], list[str]]:
     """Return the scores of tasks as TASK/METRIC, and the names of those of which low ones are good.
 
-    The ranks share the samples of the tasks. Other ranks than rank 0 return ({}, []). Nothing is downloaded but the
-    folder, and the prompts have no chat template, as by default in the harness.
+    The ranks share the samples of the tasks. Other ranks than rank 0 return ({}, []). The prompts have no chat
+    template, as by default in the harness. Standard errors are left out.
 
     Args:
         parameters: The parameters.
+        tasks: Their tasks.
         trainer: The Trainer.
         model: Its model, in the mode of evaluation.
-
-    Raises:
-        ValueError: The folder has no such task.
-        StorageError: The folder cannot be fetched.
     """
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
-    from lm_eval.tasks import TaskManager
-
-    folder = Path(parameters.harness_folder)
-    if is_in_store(parameters.harness_folder):
-        folder = Path("harness").absolute()
-        open_store(parameters.harness_folder, retry_seconds=STORE_SECONDS).download_folder(folder)
-    huggingface_hub.constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
 
     class Model(HFLM):  # type: ignore[misc]  # Its types are those of an optional package.
         def _model_generate(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
@@ -79,16 +122,9 @@ def harness_scores(
     if trainer.args.world_size > 1:  # It leaves the ranks to who passes a model that is loaded.
         asked._rank, asked._world_size = trainer.args.process_index, trainer.args.world_size
         asked.accelerator = trainer.accelerator
-    with chdir(folder):
-        tasks = TaskManager(include_path=str(folder), include_defaults=False)
-        if unknown := sorted({*parameters.harness_tasks} - {*tasks.all_tasks}):
-            raise ValueError(
-                f"harness_tasks has {', '.join(unknown)}; {parameters.harness_folder} has "
-                f"{', '.join(tasks.all_tasks) or 'no tasks'}"
-            )
-        # One after another: it would group the requests of all tasks by their options, in each rank for itself.
+    with _alone_in(tasks.folder):
         results = [
-            simple_evaluate(asked, tasks=[one], task_manager=tasks, log_samples=False)
+            simple_evaluate(asked, tasks=[one], task_manager=tasks.manager, log_samples=False)
             for one in parameters.harness_tasks
         ]
     scores, lower = dict[str, float](), list[str]()
@@ -96,7 +132,7 @@ def harness_scores(
         for task, values in found["results"].items():
             for key, value in values.items():
                 metric, _, filtered = key.partition(",")
-                if isinstance(value, int | float) and filtered:
+                if isinstance(value, int | float) and filtered and not metric.endswith("_stderr"):
                     name = f"{task}/{metric}" + f"/{filtered}" * (filtered != "none")
                     scores[name] = float(value)
                     if found["higher_is_better"].get(task, {}).get(metric) is False:

@@ -15,7 +15,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 from kfp_distributed.storage.errors import ChecksumMismatch, one_line
 from kfp_distributed.storage.files import describe_file
 from kfp_distributed.storage.kubeflow.credentials import Credentials
-from kfp_distributed.storage.model import MODEL_MANIFEST
+from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.parallel import PARALLEL_TRANSFERS, run_in_parallel
 from kfp_distributed.trainers.programs.base_model import (
@@ -23,6 +23,7 @@ from kfp_distributed.trainers.programs.base_model import (
     check_files,
     is_fetched,
     is_in_store,
+    known_hash,
     model_hash,
     parse_hub,
     stored_files,
@@ -145,6 +146,8 @@ def _download(address: str, folder: Path, credentials: Credentials | None, has_w
             [file for file in stored_files(store) if _is_wanted(file.path, has_weights)],
             PARALLEL_TRANSFERS,
         )
+        if store.exists(MODEL_MANIFEST):  # It has the hashes, so that nobody reads the files again for them.
+            store.download(MODEL_MANIFEST, folder / MODEL_MANIFEST)
     except ChecksumMismatch as error:
         raise ValueError(f"base_model is {address!r}: {error}: {_DAMAGED}") from None
 
@@ -186,5 +189,12 @@ def _retried(hub: HubModel, request: Callable[[], _T]) -> _T:
 
 
 def content_hash(folder: Path) -> str:
-    """Return the `model_hash` of the files of a model that are fetched, or would be."""
+    """Return the `model_hash` of the files of a model that are fetched, or would be.
+
+    Args:
+        folder: A folder that `base_folder` has returned. If it has a model.json, the files have the hashes in it.
+    """
+    manifest = folder / MODEL_MANIFEST
+    if manifest.exists() and (known := known_hash(ModelManifest.from_json(manifest.read_text()).files)):
+        return known
     return model_hash(describe_file(folder / name, name) for name in filter(is_fetched, _names(folder)))

@@ -47,7 +47,11 @@ def answer_ends(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, is_c
 
 
 class GreedyAnswers:
-    """Asks models prompts. It calls no collectives if the models are not divided among ranks."""
+    """Asks models prompts. It calls no collectives if the models are not divided among ranks.
+
+    Attributes:
+        new_tokens: Tokens of an answer, at most.
+    """
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, max_length: int, new_tokens: int, *, are_divided: bool = False
@@ -61,8 +65,8 @@ class GreedyAnswers:
             are_divided: Whether the models are divided among ranks, which then all ask equally often. Default: false.
         """
         self._tokenizer, self._are_divided = tokenizer, are_divided
-        self._new_tokens = min(new_tokens, max_length // 2)
-        self._prompt_tokens = max_length - self._new_tokens
+        self.new_tokens = min(new_tokens, max_length // 2)
+        self._prompt_tokens = max_length - self.new_tokens
 
     def answer(
         self, model: PreTrainedModel, prompts: Sequence[HeldOutPrompt], seconds: float | None = None
@@ -84,7 +88,7 @@ class GreedyAnswers:
             "attention_mask": [[0] * count + [1] * (width - count) for count in padding],
         }
         config = GenerationConfig(
-            max_new_tokens=self._new_tokens,
+            max_new_tokens=self.new_tokens,
             max_time=seconds,
             do_sample=False,
             # What is not set has the value of the model's generation_config.json.

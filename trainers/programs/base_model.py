@@ -131,3 +131,9 @@ def model_hash(files: Iterable[FileEntry]) -> str:
     """Return the SHA-256 of the files of a model: of the lines "SHA-256  NAME" of its files, sorted by name."""
     lines = (f"{file.sha256}  {file.path}\n" for file in sorted(files))
     return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def known_hash(files: Iterable[FileEntry]) -> str:
+    """Return the `model_hash` of those files of a model that are fetched; "" if the SHA-256 of one is not known."""
+    fetched = [file for file in files if is_fetched(file.path)]
+    return model_hash(fetched) if fetched and all(file.sha256 for file in fetched) else ""

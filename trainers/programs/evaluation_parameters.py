@@ -12,8 +12,9 @@ class LanguageEvaluationParameters:
 
     Attributes:
         base_model: The complete model, as of the trainer `language_model`.
-        adapter: Address of the adapter that is added to it. Default: "", none.
         sha256: `model_hash` that base_model must have. Default: "", any.
+        adapter: Address of the adapter that is added to it. Default: "", none.
+        adapter_sha256: `model_hash` that it must have. Default: "", any.
         batch_size: Rows that a rank computes at once. Default: 4.
         max_length: Tokens of a row, of which more are cut off. Default: 2048.
         loss_on: Tokens whose loss counts: "completion" of a prompt, those of the "assistant" in messages, or "all".
@@ -34,8 +35,9 @@ class LanguageEvaluationParameters:
     below: ClassVar = {"batch_size": 1 << 16, "answers": 1 << 32, "answer_tokens": 1 << 20}
 
     base_model: str
-    adapter: str = ""
     sha256: str = ""
+    adapter: str = ""
+    adapter_sha256: str = ""
     batch_size: int = 4
     max_length: int = 2048
     loss_on: Literal["auto", "completion", "assistant", "all"] = "auto"
