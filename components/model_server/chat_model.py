@@ -17,7 +17,13 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from kfp_distributed.components.model_server.openai_protocol import Answer, AnswerRequest, AnswerText, RequestRefused
+from kfp_distributed.components.model_server.openai_protocol import (
+    Answer,
+    AnswerAbandoned,
+    AnswerRequest,
+    AnswerText,
+    RequestRefused,
+)
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.kubeflow.credentials import Credentials
 from kfp_distributed.storage.model import ModelIncomplete
@@ -84,7 +90,7 @@ class ChatModel:
                 that it raises ends the generation.
 
         Raises:
-            ConnectionAbortedError: The server ends.
+            AnswerAbandoned: The server ends.
         """
         while not self._lock.acquire(timeout=_WAIT_SECONDS):
             send("")
@@ -103,7 +109,7 @@ class ChatModel:
 
         def follow(output: torch.Tensor) -> bool:
             if self._is_closed:
-                raise ConnectionAbortedError("the server ends")
+                raise AnswerAbandoned
             send(text.grow(decoded(output), is_complete=False))
             return text.is_stopped
 
