@@ -115,7 +115,7 @@ class ChatModel:
 
         room = self._positions - begin
         sampled = request.temperature is None or request.temperature >= _GREEDY
-        # What is not set has the value of the model's generation_config.json.
+        # What is not set has the value of the model's generation_config.json. `generate` lacks contrastive search.
         config = GenerationConfig(
             max_new_tokens=min(request.max_tokens or room, room),
             do_sample=sampled,
@@ -124,6 +124,8 @@ class ChatModel:
             top_k=self._model.generation_config.top_k or 0,
             num_beams=1,
             num_return_sequences=1,
+            penalty_alpha=0.0,
+            return_dict_in_generate=False,
             pad_token_id=self._tokenizer.pad_token_id,
             eos_token_id=ends or None,
         )
@@ -134,6 +136,7 @@ class ChatModel:
                 input_ids=inputs,
                 attention_mask=torch.ones_like(inputs),
                 generation_config=config,
+                tokenizer=self._tokenizer,  # For stop_strings.
                 stopping_criteria=StoppingCriteriaList([_Following(follow)]),
             )
         send(text.grow(decoded(output), is_complete=True))

@@ -275,6 +275,10 @@ def test_the_merged_model_of_an_object_store_is_served_and_ends_while_it_generat
     models, variables, tmp_path, monkeypatch
 ):
     folder = models[0] / "both"
+    # Each of these values fails unless the server overrides or supports it.
+    configured = {"penalty_alpha": 0.6, "top_k": 4, "stop_strings": ["<never>"], "return_dict_in_generate": True}
+    file = folder / "merged" / "generation_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | configured))
     (folder / MODEL_MANIFEST).write_text(ModelManifest("hugging_face", describe_folder(folder)).to_json())
     with ExitStack() as stack:
         keys = stack.enter_context(embedded_object_store(tmp_path)).environment()
