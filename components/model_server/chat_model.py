@@ -175,7 +175,7 @@ def load_chat_model(folder: Path, scratch: Path, credentials: Callable[[str], Cr
         base = _base_of_adapter(folder, scratch, credentials)
         model, tokenizer = load_base(base, "", "lora", tokenizer_folder=folder)
         model = PeftModel.from_pretrained(model, folder).get_base_model()
-    if torch.cuda.is_available() and not getattr(model, "is_quantized", False):
+    if torch.cuda.is_available() and model.device.type != "cuda":  # bitsandbytes does not move its weights.
         model = model.to("cuda")
     return ChatModel(model, tokenizer)
 
