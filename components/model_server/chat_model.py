@@ -17,7 +17,13 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from kfp_distributed.components.model_server.openai_protocol import Answer, AnswerRequest, AnswerText, RequestRefused
+from kfp_distributed.components.model_server.openai_protocol import (
+    Answer,
+    AnswerAbandoned,
+    AnswerRequest,
+    AnswerText,
+    RequestRefused,
+)
 from kfp_distributed.storage.errors import StorageError
 from kfp_distributed.storage.kubeflow.credentials import Credentials
 from kfp_distributed.storage.model import ModelIncomplete
@@ -84,7 +90,7 @@ class ChatModel:
                 that it raises ends the generation.
 
         Raises:
-            ConnectionAbortedError: The server ends.
+            AnswerAbandoned: The server ends.
         """
         while not self._lock.acquire(timeout=_WAIT_SECONDS):
             send("")
@@ -103,13 +109,13 @@ class ChatModel:
 
         def follow(output: torch.Tensor) -> bool:
             if self._is_closed:
-                raise ConnectionAbortedError("the server ends")
+                raise AnswerAbandoned
             send(text.grow(decoded(output), is_complete=False))
             return text.is_stopped
 
         room = self._positions - begin
         sampled = request.temperature is None or request.temperature >= _GREEDY
-        # What is not set has the value of the model's generation_config.json.
+        # What is not set has the value of the model's generation_config.json. `generate` lacks contrastive search.
         config = GenerationConfig(
             max_new_tokens=min(request.max_tokens or room, room),
             do_sample=sampled,
@@ -118,6 +124,8 @@ class ChatModel:
             top_k=self._model.generation_config.top_k or 0,
             num_beams=1,
             num_return_sequences=1,
+            penalty_alpha=0.0,
+            return_dict_in_generate=False,
             pad_token_id=self._tokenizer.pad_token_id,
             eos_token_id=ends or None,
         )
@@ -128,6 +136,7 @@ class ChatModel:
                 input_ids=inputs,
                 attention_mask=torch.ones_like(inputs),
                 generation_config=config,
+                tokenizer=self._tokenizer,  # For stop_strings.
                 stopping_criteria=StoppingCriteriaList([_Following(follow)]),
             )
         send(text.grow(decoded(output), is_complete=True))
@@ -166,7 +175,7 @@ def load_chat_model(folder: Path, scratch: Path, credentials: Callable[[str], Cr
         base = _base_of_adapter(folder, scratch, credentials)
         model, tokenizer = load_base(base, "", "lora", tokenizer_folder=folder)
         model = PeftModel.from_pretrained(model, folder).get_base_model()
-    if torch.cuda.is_available() and not getattr(model, "is_quantized", False):
+    if torch.cuda.is_available() and model.device.type != "cuda":  # bitsandbytes does not move its weights.
         model = model.to("cuda")
     return ChatModel(model, tokenizer)
 

@@ -8,6 +8,7 @@ import re
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
@@ -22,6 +23,9 @@ LARGEST_BODY = 2**26
 
 _IDLE_SECONDS = 60.0
 """Seconds until a connection without a request is closed."""
+
+_CLOSING_SECONDS = 5.0
+"""Seconds that a client may send nothing after the last answer until its connection is closed."""
 
 
 class ServedModel(NamedTuple):
@@ -75,6 +79,18 @@ class ModelServer(ThreadingHTTPServer):
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
+    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401  (the interface of socketserver)
+        """Close a connection after the client has closed it, or has sent nothing for `_CLOSING_SECONDS`.
+
+        Closing it while the client sends a body resets the connection, and the client may lose the answer.
+        """
+        with suppress(OSError):
+            request.settimeout(_CLOSING_SECONDS)
+            request.shutdown(socket.SHUT_WR)
+            while request.recv(2**16):
+                pass
+        self.close_request(request)
+
     @property
     def url(self) -> str:
         """Address of the server, without a path."""
@@ -91,12 +107,13 @@ class RequestHandler(BaseHTTPRequestHandler):
     timeout = _IDLE_SECONDS
 
     def parse_request(self) -> bool:
-        """Parse a request. A connection with a body that is not read ends: the body would be the next request."""
-        is_valid = super().parse_request()
-        unread = ("Transfer-Encoding",) if self.command == "POST" else ("Transfer-Encoding", "Content-Length")
-        if is_valid and any(name in self.headers for name in unread):
+        """Parse a request. The connection ends if its body is not read: the body would be the next request."""
+        if not super().parse_request():
+            return False
+        has_length = self.command != "POST" and self.headers.get("Content-Length", "0") != "0"
+        if has_length or "Transfer-Encoding" in self.headers:
             self.close_connection = True
-        return is_valid
+        return True
 
     def read_body(self) -> bytes | None:
         """Return the body of a request; None if it is too large, after an answer that says so."""
@@ -107,14 +124,7 @@ class RequestHandler(BaseHTTPRequestHandler):
         self.close_connection = True
         status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE if is_number else HTTPStatus.LENGTH_REQUIRED
         self.refuse(status, f"a request needs a Content-Length of at most {LARGEST_BODY} bytes")
-        if is_number:
-            self._discard(int(length))
         return None
-
-    def _discard(self, length: int) -> None:
-        """Read a body: a client that is still sending it would get a reset connection instead of the answer."""
-        while length > 0 and (part := self.rfile.read(min(length, 2**16))):
-            length -= len(part)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: ANN401  (the interface of http.server)
         """Log nothing: a line for each request would hide the lines that matter."""
@@ -122,7 +132,9 @@ class RequestHandler(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Send an error that the base class finds, and close the connection."""
         self.close_connection = True
-        self.refuse(HTTPStatus(code), message or HTTPStatus(code).phrase)
+        # For the base class, a method without a function is not implemented.
+        status = HTTPStatus.METHOD_NOT_ALLOWED if code == HTTPStatus.NOT_IMPLEMENTED else HTTPStatus(code)
+        self.refuse(status, message or status.phrase)
 
     def refuse(self, status: HTTPStatus, text: str) -> None:
         """Send an error."""
@@ -139,6 +151,8 @@ class RequestHandler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         if self.close_connection:
             self.send_header("Connection", "close")
+        if status == HTTPStatus.METHOD_NOT_ALLOWED:
+            self.send_header("Allow", "GET, POST")
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)

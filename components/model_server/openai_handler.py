@@ -5,6 +5,7 @@ import re
 import select
 import socket
 import time
+import traceback
 import uuid
 from http import HTTPStatus
 from typing import Any
@@ -12,8 +13,9 @@ from typing import Any
 from kfp_distributed.components.model_server.chat_model import ChatModel
 from kfp_distributed.components.model_server.http_server import RequestHandler
 from kfp_distributed.components.model_server.openai_protocol import (
+    Answer,
+    AnswerAbandoned,
     AnswerFormat,
-    AnswerRequest,
     RequestRefused,
     parse_request,
 )
@@ -59,58 +61,62 @@ class OpenAIHandler(RequestHandler):
             self.answer(HTTPStatus(error.status), error.body)
             return
         form = AnswerFormat(request, self._name, uuid.uuid4().hex, int(time.time()))
+        if request.streams:
+            self._begin_stream(form)
         try:
-            (self._stream if request.streams else self._send_whole)(request, tokens, form)
-        except (ConnectionError, TimeoutError):  # The client has left.
-            raise
+            answer = self._model.answer(request, tokens, lambda text: self._send_text(text, form))
+        except AnswerAbandoned:
+            self.close_connection = True
         except Exception as error:  # noqa: BLE001  (such as that of a full GPU, or of the code of a model)
-            self.server.handle_error(self.request, self.client_address)  # It prints the error.
+            traceback.print_exc()
             refusal = RequestRefused(f"the model failed: {error}", status=500)
             if request.streams:
                 self._send_event(refusal.body)
             else:
                 self.answer(HTTPStatus.INTERNAL_SERVER_ERROR, refusal.body)
+        else:
+            if request.streams:
+                self._end_stream(form, answer)
+            else:
+                self.answer(HTTPStatus.OK, form.whole(answer))
 
     def refuse(self, status: HTTPStatus, text: str) -> None:
         """Send an error."""
         self.answer(status, RequestRefused(text, status=status).body)
 
-    def _send_whole(self, request: AnswerRequest, tokens: list[int], form: AnswerFormat) -> None:
-        answer = self._model.answer(request, tokens, lambda text: self._check_client())
-        self.answer(HTTPStatus.OK, form.whole(answer))
-
-    def _stream(self, request: AnswerRequest, tokens: list[int], form: AnswerFormat) -> None:
-        def send(text: str) -> None:
-            self._check_client()
-            if text:
-                self._send_event(form.part(text))
-
+    def _begin_stream(self, form: AnswerFormat) -> None:
         self.close_connection = True  # Its end is that of the connection.
         self.send_response(HTTPStatus.OK)
         for name, value in (("Content-Type", "text/event-stream"), ("Connection", "close")):
             self.send_header(name, value)
         self.end_headers()
-        if request.is_chat:
+        if form.request.is_chat:
             self._send_event(form.part("", is_first=True))
-        answer = self._model.answer(request, tokens, send)
+
+    def _send_text(self, text: str, form: AnswerFormat) -> None:
+        """Send a part of a streamed answer. Of others, only check that the client has not closed the connection.
+
+        Raises:
+            AnswerAbandoned: It has.
+        """
+        poll = select.poll()  # Unlike select.select, it takes descriptors of 1024 and more.
+        poll.register(self.connection, select.POLLIN)
+        try:
+            if poll.poll(0) and not self.connection.recv(1, socket.MSG_PEEK):
+                raise AnswerAbandoned
+            if text and form.request.streams:
+                self._send_event(form.part(text))
+        except OSError as error:
+            raise AnswerAbandoned from error
+
+    def _end_stream(self, form: AnswerFormat, answer: Answer) -> None:
         self._send_event(form.part("", answer.finish_reason))
-        if request.streams_usage:
+        if form.request.streams_usage:
             self._send_event(form.usage(answer))
         self.wfile.write(b"data: [DONE]\n\n")
 
     def _send_event(self, content: object) -> None:
         self.wfile.write(f"data: {json.dumps(content)}\n\n".encode())
-
-    def _check_client(self) -> None:
-        """Check that the client has not closed the connection.
-
-        Raises:
-            ConnectionError: It has.
-        """
-        poll = select.poll()  # Unlike select.select, it takes descriptors of 1024 and more.
-        poll.register(self.connection, select.POLLIN)
-        if poll.poll(0) and not self.connection.recv(1, socket.MSG_PEEK):
-            raise ConnectionAbortedError("the client has closed the connection")
 
     def _path(self) -> str:
         match = _PATH.fullmatch(self.path)

@@ -32,6 +32,10 @@ class RequestRefused(ValueError):
         self.body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
+class AnswerAbandoned(Exception):
+    """Nobody waits for an answer any more: the client has closed the connection, or the server ends."""
+
+
 @dataclass(frozen=True)
 class AnswerRequest:
     """A parsed request.
@@ -76,8 +80,15 @@ def parse_request(body: bytes, is_chat: bool, model: str) -> AnswerRequest:
         RequestRefused: The body is not JSON, names another model, or has a key or value that is not allowed.
     """
     try:
+        return _parse(body, is_chat, model)
+    except RecursionError:
+        raise RequestRefused("the JSON has too many levels of lists and objects") from None
+
+
+def _parse(body: bytes, is_chat: bool, model: str) -> AnswerRequest:
+    try:
         content = json.loads(body)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise RequestRefused(f"the body is not JSON: {error}") from None
     if not isinstance(content, dict):
         raise RequestRefused("the body is not a JSON object")

@@ -27,7 +27,7 @@ from kfp_distributed.storage.opener import open_store
 pytestmark = pytest.mark.takes(15)
 
 MAIN = "from kfp_distributed.cli.main import main; main()"
-FAILING_SEED = 404
+FAILING_SEED, DISCONNECTED_SEED = 404, 405
 SERVER = f"""
 import os, resource
 from kfp_distributed.components.model_server.chat_model import ChatModel
@@ -36,6 +36,8 @@ for _ in range(1024):
     os.dup(0)  # The descriptors of connections are greater.
 answer = ChatModel.answer
 def answer_or_fail(model, request, *options):
+    if request.seed == {DISCONNECTED_SEED}:
+        raise ConnectionResetError("no such server")
     return [][1] if request.seed == {FAILING_SEED} else answer(model, request, *options)
 ChatModel.answer = answer_or_fail
 {MAIN}
@@ -226,14 +228,17 @@ def test_wrong_requests_have_the_error_of_openai(server):
     assert error(chat, 400, messages=[{"role": "system", "content": "fail"}])["message"] == (
         "the messages cannot be written as a prompt of the model: no such system"
     )
-    assert error(chat, 501, method="PUT")["message"] == "Unsupported method ('PUT')"
+    wrong_method = error(chat, 405, method="PUT")
+    assert (wrong_method["message"], wrong_method["type"]) == ("Unsupported method ('PUT')", "invalid_request_error")
     assert error("/v1/predict", 404)["message"].startswith("POST /v1/predict is not served: this server has GET /v1/m")
 
 
-def test_any_failure_of_a_model_is_answered(server):
-    message = "the model failed: list index out of range"
-    error = {"message": message, "type": "server_error", "param": None, "code": None}
-    options = {"messages": CHAT, "seed": FAILING_SEED}
+@pytest.mark.parametrize(
+    ("seed", "reason"), [(FAILING_SEED, "list index out of range"), (DISCONNECTED_SEED, "no such server")]
+)
+def test_any_failure_of_a_model_is_answered(server, seed, reason):
+    error = {"message": f"the model failed: {reason}", "type": "server_error", "param": None, "code": None}
+    options = {"messages": CHAT, "seed": seed}
     assert post(server, "/v1/chat/completions", **options) == (500, {"error": error})
     body = json.dumps({"model": "adapter", "stream": True} | options).encode()
     with urlopen(Request(f"{server}/v1/chat/completions", body), timeout=120) as response:
@@ -270,6 +275,10 @@ def test_the_merged_model_of_an_object_store_is_served_and_ends_while_it_generat
     models, variables, tmp_path, monkeypatch
 ):
     folder = models[0] / "both"
+    # Each of these values fails unless the server overrides or supports it.
+    configured = {"penalty_alpha": 0.6, "top_k": 4, "stop_strings": ["<never>"], "return_dict_in_generate": True}
+    file = folder / "merged" / "generation_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | configured))
     (folder / MODEL_MANIFEST).write_text(ModelManifest("hugging_face", describe_folder(folder)).to_json())
     with ExitStack() as stack:
         keys = stack.enter_context(embedded_object_store(tmp_path)).environment()

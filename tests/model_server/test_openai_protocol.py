@@ -88,10 +88,28 @@ def test_wrong_requests_name_the_value_and_what_is_allowed(content, param, messa
     assert refused.value.body == {"error": error}
 
 
-@pytest.mark.parametrize("body", [b"", b"\xff", b"[1]", b"[" * 100_000])
+@pytest.mark.parametrize("body", [b"", b"\xff", b"[1]"])
 def test_a_body_that_is_no_object_is_refused(body):
     with pytest.raises(RequestRefused, match="the body is not"):
         parse_request(body, True, "tiny")
+
+
+@pytest.mark.parametrize(
+    "content",
+    ['{"model": DEEP}', '{"model": "tiny", "stop": DEEP, "prompt": ""}', '{"model": "tiny", "prompt": DEEP}', "DEEP"],
+)
+def test_any_number_of_levels_is_refused(content):
+    """Python has a limit, of which reading takes a part, and writing the value in the error another one."""
+    for levels in (*range(800, 1000), 100_000):
+        body = content.replace("DEEP", "[" * levels + "]" * levels).encode()
+        with pytest.raises(RequestRefused):
+            parse_request(body, False, "tiny")
+
+
+def test_arguments_of_a_call_with_too_many_levels_are_refused():
+    call = {"role": "assistant", "tool_calls": [{"function": {"arguments": "[" * 100_000}}]}
+    with pytest.raises(RequestRefused, match="too many levels of lists and objects"):
+        parse({"messages": [call]})
 
 
 def test_the_objects_of_a_chat():

@@ -434,16 +434,27 @@ def content_hash(folder):
 ANSWERED = """
 import json, sys, time
 from pathlib import Path
+from peft import LoraConfig, get_peft_model
 from kfp_distributed.trainers.language_training import held_out_answers
 from kfp_distributed.trainers.language_training.held_out_answers import HeldOutAnswers
 from kfp_distributed.trainers.language_training.base_loading import load_base
 rows = json.loads(sys.argv[1])
 model, tokenizer = load_base(Path(sys.argv[2]), "", "full")
-for size, base in ((1, model), (2, model), (2, None)):
+own = model.generation_config
+for size, base in ((1, model), (2, model), (3, model), (2, None)):
+    if size == 3:
+        model = get_peft_model(model, LoraConfig(target_modules="all-linear", task_type="CAUSAL_LM"))
+        own.update(
+            suppress_tokens=list(range(300)), encoder_repetition_penalty=9.0, repetition_penalty=9.0, min_length=50,
+            num_return_sequences=2, num_beams=2, penalty_alpha=0.6, top_k=4, stop_strings=["e"], output_scores=True,
+            return_dict_in_generate=True,
+        )
+        values = own.to_dict()
     answers = HeldOutAnswers(rows, tokenizer, size, 512)
     answers.ask("tuned", lambda: model)
     answers.ask("base", lambda: base)
     print(json.dumps([answer._asdict() for answer in answers.answers]))
+assert model.generation_config is own and own.to_dict() == values
 held_out_answers.SECONDS = 0.1
 forward = model.forward
 
@@ -467,8 +478,8 @@ def test_a_batch_is_answered_as_each_prompt_alone_and_a_failure_only_leaves_the_
     process = subprocess.run(program, check=False, capture_output=True, text=True, cwd=tmp_path, env=variables)
     assert process.returncode == 0, process.stderr
     lines = process.stdout.splitlines()
-    alone, together, failed = (json.loads(line) for line in lines if line.startswith("["))
-    assert together == alone
+    alone, together, whatever_is_configured, failed = (json.loads(line) for line in lines if line.startswith("["))
+    assert together == whatever_is_configured == alone
     assert len(alone) == 19
     assert alone[1] | {"base": "", "tuned": ""} == {"prompt": "one", "reference": "two", "base": "", "tuned": ""}
     assert all(answer["base"] == answer["tuned"] != "" for answer in alone)

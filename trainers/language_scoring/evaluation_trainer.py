@@ -67,7 +67,7 @@ def evaluation_trainer(
         plan_sharding(trainer, model.get_base_model() if parameters.adapter else model)
         # FSDP takes other precisions, such as that of routers, for parameters that are not trained alone.
         return trainer, fsdp2_prepare_model(trainer.accelerator, model.requires_grad_(False)).eval()
-    if not getattr(model, "is_quantized", False):  # Those are on the device.
+    if model.device != arguments.device:  # bitsandbytes has put its weights there, and does not move them.
         model = model.to(arguments.device)
     return trainer, model.eval()
 

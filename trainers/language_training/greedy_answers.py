@@ -1,6 +1,7 @@
 """Answers of language models to prompts: their tokens, what ends them, and those without chance."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -44,6 +45,20 @@ def answer_ends(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, is_c
         first = tokenizer(text, add_special_tokens=False)["input_ids"][:1]
         ends |= {*first} & {*tokenizer.added_tokens_decoder}
     return sorted(ends - {None})
+
+
+@contextmanager
+def _configured(model: PreTrainedModel, config: GenerationConfig) -> Iterator[None]:
+    """Replace the generation_config of a model, from which `generate` takes what its argument does not set."""
+    # Adapters and parts of a model may have their own.
+    configs = {part: part.generation_config for part in model.modules() if "generation_config" in vars(part)}
+    try:
+        for part in configs:
+            part.generation_config = config
+        yield
+    finally:
+        for part, own in configs.items():
+            part.generation_config = own
 
 
 class GreedyAnswers:
@@ -91,16 +106,13 @@ class GreedyAnswers:
             max_new_tokens=self.new_tokens,
             max_time=seconds,
             do_sample=False,
-            # What is not set has the value of the model's generation_config.json.
-            num_beams=1,
-            repetition_penalty=1.0,
-            no_repeat_ngram_size=0,
             use_cache=True,
             pad_token_id=tokenizer.pad_token_id,
             eos_token_id=answer_ends(model, tokenizer, not isinstance(prompts[0].prompt, str)),
         )
         tensors = {name: torch.tensor(rows, device=model.device) for name, rows in inputs.items()}
-        output = model.generate(**tensors, generation_config=config, synced_gpus=self._are_divided)
+        with _configured(model, config):
+            output = model.generate(**tensors, generation_config=config, synced_gpus=self._are_divided)
         return [text.strip() for text in tokenizer.batch_decode(output[:, width:], skip_special_tokens=True)]
 
     def _tokens(self, prompt: HeldOutPrompt) -> list[int]:
