@@ -58,6 +58,10 @@ def run_step(
     """
     try:
         refuse_placeholders({"model_uri": model_uri, "metric": metric, "image": image})
+        if not model_uri:
+            raise ValueError(
+                "model_uri is empty: set the address of a model, such as s3://bucket/model, or the path of a folder"
+            )
         threshold = Threshold.of_texts(metric, bound, evaluation_parameters.get("harness_tasks") or ())
         _check_parameters(evaluation_parameters, threshold)
         uses_pods = job["cluster_configuration_secret"] or kind_of_runner(job["runner"]) == "kubernetes"

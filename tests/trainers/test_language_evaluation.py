@@ -261,6 +261,7 @@ def test_rows_that_are_too_long_have_no_effect(folder, evaluate):
         ({"metric": "arc_easy/acc"}, "is not a metric of language models"),
         ({"metric": "accuracy"}, "is not a metric of language models: allowed are loss, perplexity, exact_match"),
         ({"model": "/nowhere/model"}, "model_uri is '/nowhere/model', and there is no such folder"),
+        ({"model": ""}, "model_uri is empty: set the address of a model, such as s3://bucket/model, or the path of a"),
         ({"model": "owner/name"}, "write hf://owner/name@REVISION"),
         ({"distribution_specification": {"distribution_type": "TF"}}, "language_evaluation is for Job, PyTorch"),
     ],
