@@ -100,11 +100,11 @@ def run_step(
         scores, answers, lower = parse_scores(folder.read(SCORES), folder.read(ANSWERS))
         if threshold.metric in lower:
             threshold = replace(threshold, direction="at most")
-        page = scores_page(model_uri, manifest, scores, answers, warning)
+        verdict = threshold.judge(scores)
+        page = scores_page(model_uri, manifest, scores, answers, threshold.describe(verdict), warning)
         Path(report.path).write_text(render_page("evaluate_language_model.html", page), encoding="utf-8")
         log_metrics(metrics, scores)
         evaluation.metadata.update(model_uri=without_secrets(model_uri))
-        verdict = threshold.judge(scores)
     except (ValueError, OSError, StorageError) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None
     print(threshold.describe(verdict), flush=True)

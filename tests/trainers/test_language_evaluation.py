@@ -141,6 +141,7 @@ def test_the_loss_is_that_of_each_token_of_the_answers(folder, evaluate, library
     assert metrics["exact_match"] > 0
     assert metrics["longer_references"] == 0
     assert answers[0]["prompt"] in report
+    assert f"score={loss:.6g} (loss) is good enough: the bound is at most {loss + 1e-3:.6g}" in report
 
 
 TASK_OF_HARNESS = """
@@ -188,16 +189,19 @@ def harness(tmp_path):
     return f"file://{folder.parent}"
 
 
-def test_tasks_of_the_harness_are_scored_by_all_ranks(folder, evaluate, harness):
+def test_tasks_of_the_harness_are_scored_by_all_ranks(folder, evaluate, harness, tmp_path):
     parameters = {"answers": 0, "harness_tasks": ["colours", "answers"], "harness_folder": harness}
     verdict, alone, *_ = evaluate(folder / "model", parameters=parameters, metric="colours/acc", bound=0.0)
     assert verdict == (alone["colours/acc"], True)
     assert alone["colours/acc"] in {count / 7 for count in range(8)}
     parameters |= {"sharding": "fsdp"}
     options = {"distribution_specification": TWO_RANKS, "metric": "colours/brier_score", "bound": 0.0}
-    verdict, together, *_ = evaluate(folder / "model", parameters=parameters, **options)
+    verdict, together, _, report = evaluate(folder / "model", parameters=parameters, **options)
+    lower = json.loads((tmp_path / "1" / "evaluation" / "evaluation.json").read_text())["lower_is_better"]
     assert together == pytest.approx(alone, rel=1e-5)
     assert verdict == (together["colours/brier_score"], False)
+    assert "(colours/brier_score) is not good enough: the bound is at most 0" in report
+    assert lower == ["loss", "perplexity", "colours/brier_score"]
     parameters |= {"harness_tasks": ["arc_easy"], "sharding": "none"}
     with pytest.raises(SystemExit, match=r"harness_tasks has arc_easy; file://.*/harness has answers, colours"):
         evaluate(folder / "model", parameters=parameters)
