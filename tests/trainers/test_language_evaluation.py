@@ -123,7 +123,7 @@ print(json.dumps([total / tokens, tokens]))
 """
 
 
-def test_the_loss_is_that_of_each_token_of_the_answers(folder, evaluate, library_archive):
+def test_the_loss_is_that_of_each_token_of_the_answers(folder, evaluate, library_archive, capsys):
     copied = folder / "copied"
     subprocess.run(["cp", "-r", folder / "model", copied], check=True)
     program = forked(environment("torch2"), "-c", LOSS, copied, folder / "tiny-llama", folder / "test_dataset")
@@ -132,6 +132,7 @@ def test_the_loss_is_that_of_each_token_of_the_answers(folder, evaluate, library
     )
     loss, tokens = json.loads(process.stdout.splitlines()[-1])
     verdict, metrics, answers, report = evaluate(folder / "model", metric="loss", bound=loss + 1e-3)
+    assert "checkpoint" not in capsys.readouterr().out
     assert metrics["loss"] == pytest.approx(loss, rel=1e-5)
     assert (metrics["tokens"], metrics["rows"], metrics["prompts"]) == (tokens, 12, 12)
     assert verdict == (metrics["loss"], True)
