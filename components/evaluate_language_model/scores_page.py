@@ -18,7 +18,7 @@ class ScoresPage(NamedTuple):
 
     Attributes:
         title: What was evaluated.
-        facts: Names and values of the scores.
+        facts: The model, the verdict, and names and values of the scores.
         answers: One row for each answer that is shown.
         shown: Which answers are shown, as a sentence; "" if none was asked for.
         warning: Why the scores may not be those of new rows; "" for no reason.
@@ -36,6 +36,7 @@ def scores_page(
     dataset: DatasetManifest,
     scores: Mapping[str, float],
     answers: Sequence[ScoredAnswer],
+    verdict: str,
     warning: str = "",
 ) -> ScoresPage:
     """Return the content of the report.
@@ -45,6 +46,7 @@ def scores_page(
         dataset: Manifest of the dataset.
         scores: The scores by name.
         answers: All answers. The first ones that differ from the references are shown, and then others.
+        verdict: Metric, bound, and whether the model is good enough, as a sentence.
         warning: Why the scores may not be those of new rows. Default: "", for no reason.
     """
     shown = sorted(answers, key=lambda answer: answer.is_exact)[:_ANSWERS]
@@ -54,6 +56,7 @@ def scores_page(
     )
     facts = (
         ("model", without_secrets(model_uri)),
+        ("verdict", verdict),
         *((name.replace("_", " "), _written(scores[name])) for name in scores),
     )
     counted = (

@@ -58,6 +58,10 @@ def run_step(
     """
     try:
         refuse_placeholders({"model_uri": model_uri, "metric": metric, "image": image})
+        if not model_uri:
+            raise ValueError(
+                "model_uri is empty: set the address of a model, such as s3://bucket/model, or the path of a folder"
+            )
         threshold = Threshold.of_texts(metric, bound, evaluation_parameters.get("harness_tasks") or ())
         _check_parameters(evaluation_parameters, threshold)
         uses_pods = job["cluster_configuration_secret"] or kind_of_runner(job["runner"]) == "kubernetes"
@@ -96,11 +100,11 @@ def run_step(
         scores, answers, lower = parse_scores(folder.read(SCORES), folder.read(ANSWERS))
         if threshold.metric in lower:
             threshold = replace(threshold, direction="at most")
-        page = scores_page(model_uri, manifest, scores, answers, warning)
+        verdict = threshold.judge(scores)
+        page = scores_page(model_uri, manifest, scores, answers, threshold.describe(verdict), warning)
         Path(report.path).write_text(render_page("evaluate_language_model.html", page), encoding="utf-8")
         log_metrics(metrics, scores)
         evaluation.metadata.update(model_uri=without_secrets(model_uri))
-        verdict = threshold.judge(scores)
     except (ValueError, OSError, StorageError) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None
     print(threshold.describe(verdict), flush=True)

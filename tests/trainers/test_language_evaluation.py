@@ -124,7 +124,7 @@ print(json.dumps([total / tokens, tokens]))
 """
 
 
-def test_the_loss_is_that_of_each_token_of_the_answers(folder, evaluate, library_archive):
+def test_the_loss_is_that_of_each_token_of_the_answers(folder, evaluate, library_archive, capsys):
     copied = folder / "copied"
     subprocess.run(["cp", "-r", folder / "model", copied], check=True)
     program = forked(environment("torch2"), "-c", LOSS, copied, folder / "tiny-llama", folder / "test_dataset")
@@ -133,6 +133,7 @@ def test_the_loss_is_that_of_each_token_of_the_answers(folder, evaluate, library
     )
     loss, tokens = json.loads(process.stdout.splitlines()[-1])
     verdict, metrics, answers, report = evaluate(folder / "model", metric="loss", bound=loss + 1e-3)
+    assert "checkpoint" not in capsys.readouterr().out
     assert metrics["loss"] == pytest.approx(loss, rel=1e-5)
     assert (metrics["tokens"], metrics["rows"], metrics["prompts"]) == (tokens, 12, 12)
     assert verdict == (metrics["loss"], True)
@@ -142,6 +143,7 @@ def test_the_loss_is_that_of_each_token_of_the_answers(folder, evaluate, library
     assert metrics["exact_match"] > 0
     assert metrics["longer_references"] == 0
     assert answers[0]["prompt"] in report
+    assert f"score={loss:.6g} (loss) is good enough: the bound is at most {loss + 1e-3:.6g}" in report
 
 
 TASK_OF_HARNESS = """
@@ -212,16 +214,19 @@ def harness(tmp_path):
     return f"file://{folder.parent}"
 
 
-def test_tasks_of_the_harness_are_scored_by_all_ranks(folder, evaluate, harness):
+def test_tasks_of_the_harness_are_scored_by_all_ranks(folder, evaluate, harness, tmp_path):
     parameters = {"answers": 0, "harness_tasks": ["colours", "answers"], "harness_folder": harness}
     verdict, alone, *_ = evaluate(folder / "model", parameters=parameters, metric="colours/acc", bound=0.0)
     assert verdict == (alone["colours/acc"], True)
     assert alone["colours/acc"] in {count / 7 for count in range(8)}
     parameters |= {"sharding": "fsdp"}
     options = {"distribution_specification": TWO_RANKS, "metric": "colours/brier_score", "bound": 0.0}
-    verdict, together, *_ = evaluate(folder / "model", parameters=parameters, **options)
+    verdict, together, _, report = evaluate(folder / "model", parameters=parameters, **options)
+    lower = json.loads((tmp_path / "1" / "evaluation" / "evaluation.json").read_text())["lower_is_better"]
     assert together == pytest.approx(alone, rel=1e-5)
     assert verdict == (together["colours/brier_score"], False)
+    assert "(colours/brier_score) is not good enough: the bound is at most 0" in report
+    assert lower == ["loss", "perplexity", "colours/brier_score"]
     assert set(together) == {*OF_ROWS, "colours/acc", "colours/brier_score", "answers/exact_match"}
 
 
@@ -233,9 +238,11 @@ def test_tasks_of_the_harness_are_scored_by_all_ranks(folder, evaluate, harness)
         ("group", "none", 8, r"the task colours in harness_tasks has 7 samples for 8 ranks: use fewer workers"),
     ],
 )
-def test_tasks_that_ranks_cannot_share_are_refused_before_the_model_is_fetched(harness, task, sharding, ranks, refused):
+def test_tasks_that_ranks_cannot_share_are_refused_before_the_model_is_fetched(
+    harness, tmp_path, task, sharding, ranks, refused
+):
     program = forked(environment("torch2"), "-c", LOAD, harness, task, sharding, str(ranks))
-    process = subprocess.run(program, capture_output=True, text=True, check=False)
+    process = subprocess.run(program, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert re.search(refused, process.stdout.splitlines()[-1]), process.stdout + process.stderr
 
 
@@ -299,6 +306,7 @@ def test_rows_that_are_too_long_have_no_effect(folder, evaluate):
         ({"metric": "arc_easy/acc"}, "is not a metric of language models"),
         ({"metric": "accuracy"}, "is not a metric of language models: allowed are loss, perplexity, exact_match"),
         ({"model": "/nowhere/model"}, "model_uri is '/nowhere/model', and there is no such folder"),
+        ({"model": ""}, "model_uri is empty: set the address of a model, such as s3://bucket/model, or the path of a"),
         ({"model": "owner/name"}, "write hf://owner/name@REVISION"),
         ({"distribution_specification": {"distribution_type": "TF"}}, "language_evaluation is for Job, PyTorch"),
     ],

@@ -156,6 +156,8 @@ def test_a_function_gets_what_its_annotations_say(signature, value, checked, arg
         ("Literal[1, 2]", True),
         ("Literal[1, 2]", "one"),
         ("Literal['2']", 2),
+        ("typing.Literal['adam', 'sgd']", 2),
+        ("Literal['a'] | Literal['b']", "c"),
         ("Optional[Literal['a']]", "b"),
         ("int | list[int]", "a"),
         ("Union[int, None]", "a"),
@@ -164,9 +166,15 @@ def test_a_function_gets_what_its_annotations_say(signature, value, checked, arg
     ],
 )
 def test_a_value_that_an_annotation_does_not_allow_is_refused(annotation, value):
-    with pytest.raises(
-        ValueError, match=re.escape(f"train_parameters of fit: x is {value!r}; allowed is {annotation}")
-    ):
+    names = "one of 'adam', 'sgd'"
+    literals = {
+        "Literal['2']": "one of '2'",
+        "Literal['adam', 'sgd']": names,
+        "typing.Literal['adam', 'sgd']": names,
+        "Literal[1, 2]": "one of 1, 2",
+    }
+    allowed = literals.get(annotation, annotation)
+    with pytest.raises(ValueError, match=re.escape(f"train_parameters of fit: x is {value!r}; allowed is {allowed}")):
         check_parameters(function_of(f"x: {annotation}"), {"x": value})
 
 

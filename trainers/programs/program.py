@@ -219,7 +219,7 @@ def _check_range(parameters: _Parameters, name: str, value: Any) -> None:  # noq
     may_be_zero, limit = name in parameters.may_be_zero, parameters.below.get(name, math.inf)
     if any(number < 0 or (number == 0 and not may_be_zero) or number >= limit for number in numbers):
         below = f", and less than {limit}" if name in parameters.below else ""
-        raise ValueError(f"{name} is {value!r}; allowed is {'0 or ' * may_be_zero}more than 0{below}")
+        raise ValueError(f"{name} is {value!r}; allowed is {'0 or more' if may_be_zero else 'more than 0'}{below}")
 
 
 def check_batch(batch_size: int, ranks: int) -> None:

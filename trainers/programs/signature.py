@@ -1,6 +1,7 @@
 """Reads the signature of a function from its source, without running it, and converts values to its types."""
 
 import ast
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +55,8 @@ class Parameter:
         try:
             return convert(text, value, native=native)
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-            raise ValueError(f"{self.name} is {value!r:.200}; allowed is {text.strip(chr(39))}") from None
+            allowed = re.sub(r"^(?:\w+\.)*Literal\[([^]]*)\]$", r"one of \1", text.strip("'"))
+            raise ValueError(f"{self.name} is {value!r:.200}; allowed is {allowed}") from None
 
 
 _CONSTANT = (

@@ -48,6 +48,7 @@ from kfp_distributed.storage.model import ModelIncomplete, ModelManifest, model_
 from kfp_distributed.storage.object_stores.buckets import require_bucket
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.uri import join_uri
+from kfp_distributed.trainers.programs.program import LANGUAGE_EVALUATION
 from kfp_distributed.trainers.runtime.job_description import STORE_SECONDS, TENSORBOARD, JobDescription
 from kfp_distributed.trainers.runtime.outputs.fine_tuning_file import FineTuning
 
@@ -277,7 +278,7 @@ def follow_job(runner: Runner, job: TrainingJob, on_fact: Callable[[Fact], objec
 
 
 def _first_events(job: TrainingJob) -> Iterator[JobEvent]:
-    if not job.module:  # It is a training.
+    if not job.module and job.description.program.get("trainer") != LANGUAGE_EVALUATION:  # It is a training.
         yield JobEvent(clock(), f"checkpoints are stored in {training_folder(job.description)}")
     if job.description.tensorboard:
         yield JobEvent(clock(), f"TensorBoard's logs: {join_uri(job.description.metrics_uri, TENSORBOARD)}")

@@ -3,7 +3,7 @@
 evaluation.json is {"rows": 100, "tokens": 5120, "loss": 1.25, "perplexity": 3.49, "prompts": 50,
 "longer_references": 3, "exact_match": 0.42}. The rows are those with tokens that count. The last three are missing if
 no prompt was answered. Scores of tasks of lm-evaluation-harness have names such as
-"arc/acc", and "lower_is_better" is a list of those of which low ones are good. Each line of answers.jsonl is
+"arc/acc". "lower_is_better" is a list of the scores of which low ones are good. Each line of answers.jsonl is
 {"prompt": TEXT, "reference": TEXT, "answer": TEXT, "is_exact": false}.
 """
 
@@ -16,6 +16,7 @@ SCORES = "evaluation.json"
 ANSWERS = "answers.jsonl"
 
 _LOWER = "lower_is_better"
+_OWN_LOWER = ("loss", "perplexity")
 
 
 class ScoredAnswer(NamedTuple):
@@ -47,7 +48,7 @@ def write_scores(
     """
     lines = [json.dumps(answer._asdict(), ensure_ascii=False) for answer in answers]
     (folder / ANSWERS).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    (folder / SCORES).write_text(json.dumps({**scores, _LOWER: [*lower_is_better]}, indent=1))
+    (folder / SCORES).write_text(json.dumps({**scores, _LOWER: [*_OWN_LOWER, *lower_is_better]}, indent=1))
 
 
 def parse_scores(scores: bytes, answers: bytes) -> tuple[dict[str, float], list[ScoredAnswer], list[str]]:
