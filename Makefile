@@ -150,7 +150,7 @@ bench-checkpoints: $(STAMP)  ## measures the pause of a checkpoint of 2 GB; prin
 bench-fine-tuning: $(STAMP)  ## compares the trainer language_model with a plain script of trl; prints the results and writes benchmarks/fine_tuning.md
 	$(BIN)/python benchmarks/fine_tuning.py
 
-bench-scale: $(STAMP) environments  ## computes a fine-tuning on 64 GPUs from measured rates; prints the results and writes benchmarks/scale.md
+bench-scale: $(STAMP)  ## computes a fine-tuning on 64 GPUs from rates measured with KFP_DISTRIBUTED_LANGUAGE_MODEL_PYTHON; prints the results and writes benchmarks/scale.md
 	$(BIN)/python benchmarks/scale.py
 
 bench-feeding: $(STAMP) environments  ## measures how fast trainers read rows; prints the results and writes benchmarks/feeding.md

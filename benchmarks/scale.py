@@ -3,9 +3,10 @@
 import json
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from measure import header, log, measure, parser, table, write_page
 
@@ -34,7 +35,12 @@ _CONFIG = {
 }
 """Those of Llama 3 70B."""
 
+_METHODS: tuple[Literal["lora", "full"], ...] = ("lora", "full")
+
 _GB = 1e9
+_LAYER = 134e6
+"""Bytes of a layer of the model that is measured."""
+
 _TEXT = """\
 # A fine-tuning at scale
 
@@ -48,8 +54,10 @@ model. A model of {parameters:,} parameters (Llama 3 70B) is fine-tuned by `lang
 
 ## Measured
 
-One rank saves and loads a checkpoint of {size:.1f} GB by `save_sharded`, with a local S3 server on the same disk. Then
-it kills itself.
+One rank, with a local S3 server on the same disk, saves checkpoints of {checkpoint_size:.1f} GB by `save_sharded`,
+kills itself, and loads the newest. The first save and the first load of a process are not measured. A second program
+saves a model of {model_size:.1f} GB with 16 bits, uploads it, and fetches and reads it as the trainer does. What is
+read was written just before, so the cache of the operating system has it.
 
 {measured}
 
@@ -63,6 +71,11 @@ it has.
 
 - The dataset and the model never pass through the step. It gets manifests, metrics and the lines of the log.
 - A training stands still for the pause of a checkpoint. It is stored while the training goes on.
+- The default `export` of `"method": "lora"` is `"adapter"`, which has {adapter:.1f} GB. The rows with a complete model
+  are for `"merged"`. Rank 0 writes the model to its disk, and uploads it then. The time in which rank 0 gathers the
+  weights from the other ranks comes on top.
+- Rank 0 has the files of the base model on its disk, and reads them into its memory, with 32 bits for `"full"`. Its
+  disk also needs space for the complete model. The disk of each rank needs space for two parts of a checkpoint.
 - After the loss of a node, the operator starts all replicas again. The row adds the start of the process, its imports,
   the base model in rank 0, and the part of the checkpoint of each rank. The time in which Kubernetes notices the loss,
   finds a node and pulls the image comes on top, as do the {weights:.0f} GB of weights that rank 0 sends to the others
@@ -77,6 +90,10 @@ class _Rates(NamedTuple):
         pause: Rate at which a checkpoint is written to the local disk, while the training stands still.
         store: Rate at which it is stored then.
         load: Rate at which it is loaded.
+        write: Rate at which a model is written to the local disk.
+        upload: Rate at which its files are uploaded then.
+        fetch: Rate at which the files of a base model are downloaded and checked.
+        read: Rate at which they are read then.
         restart: Seconds from the kill until the program begins again.
         imports: Seconds of the imports of the trainer.
     """
@@ -84,16 +101,22 @@ class _Rates(NamedTuple):
     pause: float
     store: float
     load: float
+    write: float
+    upload: float
+    fetch: float
+    read: float
     restart: float
     imports: float
 
 
-def saves(model_dir: str, folder: str, count: int) -> None:
-    """Save a checkpoint twice, die, load it, and write how long each took."""
+def checkpoints(model_dir: str, folder: str, count: int) -> None:
+    """Save checkpoints, die, load the newest, and write how long each took."""
+    import time
+
+    begun = time.time()
     import json
     import os
     import signal
-    import time
     from pathlib import Path
 
     import torch
@@ -101,12 +124,14 @@ def saves(model_dir: str, folder: str, count: int) -> None:
 
     from kfp_distributed.trainers.torch_checkpoint import load_sharded, save_sharded
 
-    begun, file = time.time(), Path(folder, "times.json")
+    file = Path(folder, "checkpoints.json")
     dist.init_process_group("gloo", init_method=f"file://{folder}/group-{os.getpid()}", rank=0, world_size=1)
-    state = {"weights": torch.arange(count, dtype=torch.float32)}
+    tensors = 128  # A block of a checkpoint that is read at once has whole tensors.
+    state = {f"weights-{one}": torch.arange(count // tensors, dtype=torch.float32) for one in range(tensors)}
     if not file.exists():
+        save_sharded(state, 1, wait=True)  # The first one takes longer.
         times = {}
-        for step, name in enumerate(("pause", "all"), start=1):
+        for step, name in enumerate(("pause", "all"), start=2):
             before = time.perf_counter()
             save_sharded(state, step, wait=name == "all")
             times[name] = time.perf_counter() - before
@@ -114,11 +139,45 @@ def saves(model_dir: str, folder: str, count: int) -> None:
                 save_sharded(state, step, wait=True)
         file.write_text(json.dumps({**times, "killed": time.time()}))
         os.kill(os.getpid(), signal.SIGKILL)
+    assert load_sharded(state) == 3
     before = time.perf_counter()
-    assert load_sharded(state) == 2
-    times = json.loads(file.read_text())
+    assert load_sharded(state) == 3
     load = time.perf_counter() - before
+    times = json.loads(file.read_text())
     file.write_text(json.dumps({**times, "load": load, "restart": begun - times["killed"]}))
+    Path(model_dir, "model.onnx").write_text("none")
+
+
+def model(model_dir: str, folder: str, layers: int) -> None:
+    """Write, upload, fetch and read a model, and write how long each took."""
+    import json
+    import time
+    from pathlib import Path
+
+    import torch
+    from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+    from kfp_distributed.storage.opener import open_store
+    from kfp_distributed.trainers.language_training.base_folder import base_folder
+
+    sizes = {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 16, "vocab_size": 256}
+    small = LlamaForCausalLM(LlamaConfig(num_hidden_layers=layers, **sizes)).to(torch.bfloat16)
+    written, address, moments = Path(folder, "written"), "s3://scale/base", [time.perf_counter()]
+    small.save_pretrained(written, max_shard_size="300MB")
+    moments.append(time.perf_counter())
+    (written / "tokenizer.json").write_text("{}")
+    open_store(address).upload_folder(written)
+    moments.append(time.perf_counter())
+    fetched = base_folder(address, Path(folder, "fetched"))
+    moments.append(time.perf_counter())
+    read = AutoModelForCausalLM.from_pretrained(fetched, dtype=torch.bfloat16)
+    for parameter in read.parameters():
+        parameter.clone()  # Files are mapped, and read when they are used.
+    moments.append(time.perf_counter())
+    names = ("write", "upload", "fetch", "read")
+    times = {name: after - before for name, before, after in zip(names, moments, moments[1:], strict=False)}
+    size = sum(file.stat().st_size for file in written.iterdir())
+    Path(folder, "model.json").write_text(json.dumps({**times, "size": size}))
     Path(model_dir, "model.onnx").write_text("none")
 
 
@@ -127,7 +186,7 @@ def main() -> None:
     arguments = parser(__doc__, "scale.md")
     arguments.add_argument("--size", type=float, default=1.0, help="GB of the checkpoint (default: 1)")
     options = arguments.parse_args()
-    rates = _measure(int(options.size * _GB / 4))
+    rates, model_gb = _measure(int(options.size * _GB / 4))
     size = model_size(_CONFIG)
     assert size
     measured = [[name, f"{value:.2f} {'s' if name in ('restart', 'imports') else 'GB/s'}"] for name, value in
@@ -136,7 +195,9 @@ def main() -> None:
         header=header("bench-scale", {}, "columns"),
         parameters=size.parameters,
         ranks=_RANKS,
-        size=options.size,
+        checkpoint_size=options.size,
+        model_size=model_gb,
+        adapter=4 * _trained(size, _parameters("lora")) / _GB,
         measured=table(["what", "measured"], measured),
         computed=table(["", "lora", "full"], _rows(size, rates)),
         needed=_RANKS * rates.store,
@@ -145,8 +206,9 @@ def main() -> None:
     write_page(options.page, text)
 
 
-def _measure(count: int) -> _Rates:
-    with tempfile.TemporaryDirectory() as name, embedded_object_store(Path(name, "store")) as store:
+def _measure(count: int) -> tuple[_Rates, float]:
+    """Return the rates, and the GB of the model with which they were measured."""
+    with tempfile.TemporaryDirectory() as name, embedded_object_store(Path(name, "store"), cache_seconds=3600) as store:
         python = find_python({"trainer": "language_model"}, "PyTorch")
         # A job of one process has the Python of TensorFlow otherwise.
         os.environ.update({**store.environment(), variable_of("", "PYTHON"): python})
@@ -155,48 +217,77 @@ def _measure(count: int) -> _Rates:
         names = ("train_dataset", "validation_dataset", "test_dataset", "overview")
         outputs = {one: SimpleNamespace(path=str(folder / one), uri=str(folder / one), metadata={}) for one in names}
         prepare_data.python_func(**outputs, source="digits")
-        request = Request(
-            train_uri=str(folder / "train_dataset"),
-            model_uri="s3://scale/model",
-            checkpoint_uri="s3://scale/checkpoints",
-            train_specification=train_specification(saves),
-            train_parameters={"folder": name, "count": count},
-            identity=(name,),
-        )
-        launch(request, LocalRunner(), log)
-        times = json.loads((folder / "times.json").read_text())
-    size = 4 * count / _GB
+        saved = _run(checkpoints, folder, count=count)
+        moved = _run(model, folder, layers=max(1, round(4 * count / _LAYER)))
     imports = measure([python, "-c", "import torch, transformers, peft, accelerate, datasets, trl"]).seconds
-    stored = times["all"] - times["pause"]
-    return _Rates(size / times["pause"], size / stored, size / times["load"], times["restart"], imports)
+    part, complete = 4 * count / _GB, moved["size"] / _GB
+    rates = _Rates(
+        part / saved["pause"],
+        part / (saved["all"] - saved["pause"]),
+        part / saved["load"],
+        **{name: complete / moved[name] for name in ("write", "upload", "fetch", "read")},
+        restart=saved["restart"],
+        imports=imports,
+    )
+    return rates, complete
+
+
+def _run(function: Callable[..., None], folder: Path, **parameters: int) -> dict[str, float]:
+    """Run a function as a training, and return what it has written."""
+    name = function.__name__
+    request = Request(
+        train_uri=str(folder / "train_dataset"),
+        model_uri=f"s3://scale/{name}",
+        checkpoint_uri=f"s3://scale/checkpoints-{name}",
+        train_specification=train_specification(function),
+        train_parameters={"folder": str(folder), **parameters},
+        identity=(str(folder), name),
+    )
+    launch(request, LocalRunner(), log)
+    times: dict[str, float] = json.loads((folder / f"{name}.json").read_text())
+    return times
+
+
+def _parameters(method: Literal["lora", "full"]) -> LanguageModelParameters:
+    return LanguageModelParameters("", method=method, sharding="fsdp", batch_size=_RANKS, micro_batch_size=1)
+
+
+def _trained(size: ModelSize, parameters: LanguageModelParameters) -> int:
+    if parameters.method == "full":
+        return size.parameters
+    return size.adapter(parameters.lora_r, parameters.lora_target_modules)
 
 
 def _rows(size: ModelSize, rates: _Rates) -> list[list[str]]:
     base, columns = 2 * size.parameters / _GB, []
-    for method in ("lora", "full"):
-        parameters = LanguageModelParameters("", method=method, sharding="fsdp", batch_size=_RANKS, micro_batch_size=1)
-        trained = size.adapter(16, "all-linear") if method == "lora" else size.parameters
-        part = 12 * trained / _RANKS / _GB  # 32 bits, and two moments of AdamW.
-        merged = base if method == "lora" else 2 * base
-        restart = rates.restart + rates.imports + (base + part) / rates.load
+    for method in _METHODS:
+        parameters = _parameters(method)
+        part = 12 * _trained(size, parameters) / _RANKS / _GB  # 32 bits, and two moments of AdamW.
+        in_memory = base if method == "lora" else 2 * base
+        fetched = base / rates.fetch + base / rates.read
+        restart = rates.restart + rates.imports + fetched + part / rates.load
         columns.append(
             [
                 f"{memory_estimate(size, parameters, _RANKS).total / 2**30:.0f} GiB",
-                f"{base:.0f} GB, {base / rates.load:.0f} s",
+                f"{base:.0f} GB, {fetched:.0f} s",
+                f"{in_memory:.0f} GB",
+                f"{base + in_memory + 2 * part:.0f} GB",
                 f"{_RANKS * part:.1f} GB, {part:.2f} GB",
                 f"{part / rates.pause:.1f} s",
                 f"{part / rates.store:.1f} s",
-                f"{merged:.0f} GB, {merged / rates.store:.0f} s",
+                f"{in_memory:.0f} GB, {in_memory / rates.write + in_memory / rates.upload:.0f} s",
                 f"{restart:.0f} s",
             ]
         )
     names = (
         "memory of each GPU, estimated for rows of 2,048 tokens",
-        "base model, into the replica of rank 0",
+        "base model, fetched and read by rank 0",
+        "memory of the replica of rank 0 for the weights",
+        "disk of the replica of rank 0, with a complete model",
         "checkpoint: all ranks, each rank",
         "pause of a checkpoint",
         "until it is stored",
-        "merged or complete model, by rank 0",
+        "complete model, written and uploaded by rank 0",
         "restart after the loss of a node",
     )
     return [list(row) for row in zip(names, *columns, strict=True)]

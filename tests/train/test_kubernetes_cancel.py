@@ -209,11 +209,12 @@ def test_a_repeated_step_that_finds_its_model_keeps_the_ended_job_that_keep_job_
     assert key in api.objects
 
 
-def test_a_repeated_step_returns_the_model_of_its_job_if_the_api_server_refuses_all_requests(api, training):
+def test_a_repeated_step_returns_the_model_of_its_job_if_the_api_server_refuses_all_requests(api, training, capsys):
     save_model(training)
     api.refuses = HTTPStatus.FORBIDDEN
     outcome = launch(training, KubernetesRunner(api.connect(), ClusterSettings("default"), log), print)
     assert outcome.model.job == NAME
+    assert "an earlier attempt of this step has the results; nothing is run again" in capsys.readouterr().out
 
 
 def test_a_repeated_step_returns_the_model_of_its_job_if_the_operator_was_uninstalled(api, training):

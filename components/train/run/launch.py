@@ -160,7 +160,7 @@ def _follow_previous(
 ) -> JobStatus:
     """Follow what an earlier attempt of this step has left of a job that has saved its model."""
     status = begin(job, clock())
-    event = JobEvent(clock(), "an earlier attempt of this step has trained the model; nothing is trained again")
+    event = JobEvent(clock(), "an earlier attempt of this step has the results; nothing is run again")
     on_fact(event)
     try:
         if runner.adopt(job):
