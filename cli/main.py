@@ -1,6 +1,7 @@
 """`kfp-distributed`, the command line."""
 
 import signal
+import sys
 from importlib import import_module
 
 import click
@@ -42,6 +43,11 @@ class LazyGroup(click.Group):
         except ValueError as error:
             # kfp_distributed.components reads variables of the environment, which may be wrong.
             raise click.ClickException(str(error)) from None
+        except ModuleNotFoundError as error:
+            raise click.ClickException(
+                f"{sys.executable} lacks a package that kfp-distributed needs ({error}). Run: {sys.executable} -m pip "
+                "install kfp-distributed"
+            ) from None
         command: click.Command = module.command
         return command
 

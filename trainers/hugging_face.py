@@ -66,6 +66,7 @@ class StoredMetrics(TrainerCallback):  # type: ignore[misc]  # Its types are tho
         self._file = Path(metrics_dir, TRAINING_METRICS)
         self._ends = False
         self._earlier = self._tokens = 0
+        self._last: dict[str, float] = {}
         self._flos = self._time = 0.0
         self._trained: float | None = None
         for callback in (ProgressCallback, PrinterCallback):
@@ -106,9 +107,12 @@ class StoredMetrics(TrainerCallback):  # type: ignore[misc]  # Its types are tho
         """Record the metrics, in rank 0."""
         if not state.is_world_process_zero:
             return
-        values = step_values(logs)
+        values, self._last = self._last | step_values(logs), {}
         if "loss" in logs:
             values |= self._measure(args, state, logs, model)
+            if control.should_evaluate and state.global_step == state.max_steps:
+                self._last = values  # Recorded with those of the evaluation: each record of the last step is a line.
+                return
         if values:
             record_step(self._file, state.global_step, state.max_steps, values)
 

@@ -2,8 +2,8 @@
 
 KServe fetches all objects whose keys begin with an address. TensorFlow Serving then serves the highest number that it
 finds in /mnt/models, and Triton the highest one in /mnt/models/NAME. The runtime of language models loads /mnt/models
-itself. So each deployment has a folder with one version
-alone. Its servers do not need the version itself, which retention may delete.
+itself. So each deployment has a folder with one version alone. Its servers do not need the version itself, which
+retention may delete.
 """
 
 import re

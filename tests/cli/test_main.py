@@ -59,6 +59,14 @@ def test_a_command_that_does_not_exist():
     assert "No such command 'instal'" in done.output
 
 
+def test_a_python_without_kfp_is_named_with_what_to_install():
+    """That of KFP_DISTRIBUTED_LANGUAGE_MODEL_PYTHON may have none, and serves language models."""
+    program = "import sys; sys.modules['kfp'] = None; from kfp_distributed.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", program, "serve", "model"], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert re.match(rf"Error: {sys.executable} lacks a package .*kfp.* -m pip install kfp-distributed\n$", done.stderr)
+
+
 @pytest.mark.parametrize("name", ["install", "uninstall", "jobs", "watch", "logs", "cancel"])
 def test_refused_credentials_have_advice(name, monkeypatch):
     class RefusingApi(ClusterApi):

@@ -172,6 +172,7 @@ def test_a_training_with_a_killed_rank_ends_as_if_nothing_had_happened(train, of
     assert "continues after checkpoint-6" in log
     expected = of_two_ranks[0]
     assert "16 answers of the base model took" in log
+    assert len(re.findall(r"step 8/8 .*\bloss=.* val_loss=", log)) == log.count("step 8/8 ") == 1
     assert losses(rows) == losses(expected)
     assert [row["tokens"] for row in rows] == [row["tokens"] for row in expected]
 
@@ -195,6 +196,14 @@ def test_a_sharded_training_with_a_killed_rank_is_as_one_of_whole_models(train, 
     found = merged_files(model, str(folder / "tiny-llama"))
     assert found["difference"] < 1e-5
     assert {"merged/model.safetensors.index.json", "merged/model-00001-of-00003.safetensors"} <= {*found["files"]}
+
+
+def test_all_ranks_of_a_sharded_training_that_diverges_end_at_once(train):
+    with pytest.raises(
+        TrainingFailed, match=r"-0 failed with exit code 1, .* Then failed \w+-0 with exit code 1\."
+    ) as of:
+        train(2, sharding="fsdp", lora_alpha=1e38)
+    assert "the training diverged in step 1: the gradients are not finite" in of.value.cause
 
 
 OUTSIDE = """

@@ -200,8 +200,8 @@ def let_shard(arguments: TrainingArguments, method: str) -> None:
         arguments.distributed_state.distributed_type = DistributedType.MULTI_GPU
         if not let_cpus_shard() and method == "full":
             raise ValueError(
-                'sharding is "fsdp" and method is "full", which needs GPUs, or PyTorch 2.7 or newer: set sharding to '
-                '"none", or method to "lora"'
+                'sharding is "fsdp" and method is "full", which needs GPUs or PyTorch 2.15: set sharding to "none", or '
+                'method to "lora"'
             )
 
 

@@ -67,7 +67,10 @@ class EndIfDiverged(TrainerCallback):  # type: ignore[misc]  # Its types are tho
     """Ends a training whose loss or gradients become NaN or infinite, before its model is saved."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any) -> None:  # noqa: ANN401
-        """End the training, in each rank, since all log the same. See `end_if_diverged`."""
+        """End the training, in each rank at the same step: the loss is the mean and the norm is that of all ranks.
+
+        See `end_if_diverged`.
+        """
         if "loss" in logs:
             is_finite = math.isfinite(logs.get("grad_norm", 0.0))
             end_if_diverged(f"step {state.global_step}", logs["loss"], is_finite, args.learning_rate, "gradients")

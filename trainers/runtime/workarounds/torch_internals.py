@@ -44,22 +44,33 @@ def never_destroy(process_group: object) -> None:
 
 
 def let_cpus_shard() -> bool:
-    """Make `fully_shard` work on CPUs with PyTorch 2.6. Later versions need no help (seen with 2.15).
+    """Make `fully_shard` work on CPUs with PyTorch 2.6. PyTorch 2.15 needs no help.
 
     The streams of CPUs, which do nothing, lack methods that it calls, and Gloo returns the sum of the gradients where
     it is asked for their average.
 
     Returns:
         Whether they can shard parameters that are trained together with the head. Those of PyTorch 2.6 cannot.
+
+    Raises:
+        ValueError: PyTorch is newer, and Gloo returns the sum: https://github.com/pytorch/pytorch/issues/162338.
     """
     import torch
+    from torch import distributed
 
-    is_old = not hasattr(torch.cpu.Stream, "record_event")
-    if is_old:
+    if not hasattr(torch.cpu.Stream, "record_event"):
         from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 
         torch.cpu.Stream.record_event = lambda _: torch.cpu.Event()
         torch.cpu.Stream.wait_event = lambda *_: None
         # Factors by which gradients are divided before and after the sum.
         _fsdp_collectives._get_gradient_divide_factors = lambda group, *_: (1.0, float(group.size()))
-    return not is_old
+        return False
+    average = torch.zeros(1)
+    distributed.reduce_scatter_tensor(average, torch.ones(distributed.get_world_size()), distributed.ReduceOp.AVG)
+    if average.item() != 1:
+        raise ValueError(
+            f'sharding is "fsdp", and PyTorch {torch.__version__} adds gradients on CPUs in place of averaging them: '
+            'set sharding to "none", or use GPUs or PyTorch 2.15'
+        )
+    return True
