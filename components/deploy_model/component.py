@@ -24,8 +24,9 @@ def deploy_model(
 
     Creates an InferenceService, or changes the one that an earlier deployment has created. Exactly this version is
     served. If it does not become ready, the step fails with the reason, and the previous version serves again; a first
-    deployment is deleted. KFP never takes the outputs of this step from its cache. Needs KServe 0.11 or later. A
-    language model must be complete, and is served over OpenAI's interface by KServe's huggingface runtime.
+    deployment is deleted. KFP never takes the outputs of this step from its cache. Needs KServe 0.11 or later, and 0.13
+    or later for a language model, which must be complete, and is served over OpenAI's interface by KServe's huggingface
+    runtime.
 
     Args:
         name: Name of the InferenceService: at most 53 characters out of a-z, 0-9 and "-". Example: "digits".
