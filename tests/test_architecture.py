@@ -105,6 +105,7 @@ COMPONENTS_ROOMS = (
         "model_server",
         "predict",
         "prepare_data",
+        "tune",
     ),
     ("step_components",),
 )
