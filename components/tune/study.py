@@ -21,6 +21,9 @@ JOURNAL = "study.journal"
 
 _NAME = "tune"
 
+_CAUSE = "cause"
+"""User attribute of a trial that has failed."""
+
 _PACKAGES = {"cma_es": "cmaes", "gp": "torch"}
 """Packages of samplers that not every image has."""
 
@@ -155,26 +158,36 @@ class Study:
         complete = self._of_states(TrialState.COMPLETE)
         return min(complete, key=lambda trial: (sign * (trial.value or 0.0), trial.number), default=None)
 
-    def report(self, number: int, epoch: int, value: float) -> None:
-        """Record the value of the metric after an epoch. A value that is known already changes nothing."""
-        trial = self._trial(number)
-        if epoch not in self._study.get_trials(deepcopy=False)[number].intermediate_values:
-            trial.report(value, epoch)
+    def report(self, number: int, epoch: int, value: float) -> bool:
+        """Record the value of the metric after an epoch, and return whether it was not known before."""
+        if epoch in self._study.get_trials(deepcopy=False)[number].intermediate_values:
+            return False
+        self._trial(number).report(value, epoch)
+        return True
 
     def should_prune(self, number: int) -> bool:
         """Return whether a trial is so much worse than others that it is to end."""
         return self._trial(number).should_prune()
 
-    def end(self, number: int, end: End, value: float | None = None) -> None:
+    def end(self, number: int, end: End, value: float | None = None, cause: str = "") -> None:
         """Record the end of a trial.
 
         Args:
             number: Its number.
             end: How it has ended.
             value: Value of the metric, if it is complete. Default: None.
+            cause: Why it has failed. Default: "".
         """
+        if cause:
+            self._trial(number).set_user_attr(_CAUSE, cause)
         self._study.tell(number, value, state=_STATES[end])
         self._journal.save()
+
+    @property
+    def causes(self) -> dict[int, str]:
+        """Why trials have failed, by number, in the order of their ends."""
+        failed = sorted(self._of_states(TrialState.FAIL), key=lambda trial: str(trial.datetime_complete))
+        return {trial.number: str(trial.user_attrs.get(_CAUSE, "")) for trial in failed}
 
     def _of_states(self, *states: TrialState) -> list[FrozenTrial]:
         return self._study.get_trials(deepcopy=False, states=states)
