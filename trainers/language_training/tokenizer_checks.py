@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -53,8 +54,10 @@ def check_tokens(trainer: Tuning) -> None:
     """
     size = trainer.model.get_input_embeddings().weight.shape[0]
     datasets = [dataset for dataset in (trainer.train_dataset, trainer.eval_dataset) if dataset]
-    rows = (tokens for dataset in datasets for sequences in trainer.sequences(dataset) for tokens in sequences)
-    largest, longest = map(max, zip((0, 0), *((max(tokens, default=0), len(tokens)) for tokens in rows), strict=True))
+    largest = longest = 0
+    for sequences in chain.from_iterable(map(trainer.sequences, datasets)):
+        for tokens in sequences:
+            largest, longest = max(largest, *tokens, 0), max(longest, len(tokens))
     if longest > (limit := usable_length(trainer)):
         raise ValueError(
             f"max_length is {trainer.args.max_length}, the longest row has {longest} tokens of these, and the model "
