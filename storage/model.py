@@ -78,6 +78,15 @@ class ModelManifest:
             raise ValueError(f"the manifest is not valid: {error!r}") from None
 
 
+def is_manifest(text: bytes) -> bool:
+    """Return whether a model.json is one of this library, also a damaged one. TensorFlow.js has files of this name."""
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return True
+    return isinstance(content, dict) and "files" in content
+
+
 class ReadableStore(Protocol):
     """The methods of a Store that `verify_model` uses.
 

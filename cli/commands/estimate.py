@@ -49,9 +49,11 @@ def command(
         parameters = LanguageModelParameters(**checked)
         micro_batches(parameters.batch_size, 0, ranks)
         size = read_size(base_model)
-        check_length(read_config(base_model), checked)
+        warning = check_length(read_config(base_model), checked)
     except (OSError, StorageError, ValueError) as error:
         raise WrongArgument(str(error)) from None
+    if warning:
+        click.echo(f"Warning: {warning}", err=True)
     adapter = size.adapter(parameters.lora_r, parameters.lora_target_modules)
     click.echo(
         f"{size.parameters:,} parameters, or {adapter:,} of an adapter (lora_r {parameters.lora_r}); max_length "

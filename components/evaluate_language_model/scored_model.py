@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kfp_distributed.storage.errors import StorageError
-from kfp_distributed.storage.model import MODEL_MANIFEST, ModelIncomplete, ModelManifest, verify_model
+from kfp_distributed.storage.model import MODEL_MANIFEST, ModelIncomplete, ModelManifest, is_manifest, verify_model
 from kfp_distributed.storage.model_format import HUGGING_FACE
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.uri import join_uri
@@ -86,7 +86,7 @@ def _find(address: str) -> tuple[str, ModelManifest | None]:
         return address, None
     above, _, name = address.rstrip("/").rpartition("/")
     for place in (address, above) if f"{name}/" == _MERGED else (address,):
-        if (store := open_store(place)).exists(MODEL_MANIFEST):
+        if (store := open_store(place)).exists(MODEL_MANIFEST) and is_manifest(store.read(MODEL_MANIFEST)):
             manifest = verify_model(store)
             if place == address or manifest.base.get("kind") == "both":
                 return place, manifest

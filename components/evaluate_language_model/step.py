@@ -100,14 +100,20 @@ def run_step(
         scores, answers, lower = parse_scores(folder.read(SCORES), folder.read(ANSWERS))
         if threshold.metric in lower:
             threshold = replace(threshold, direction="at most")
-        verdict = threshold.judge(scores)
-        page = scores_page(model_uri, manifest, scores, answers, threshold.describe(verdict), warning)
-        Path(report.path).write_text(render_page("evaluate_language_model.html", page), encoding="utf-8")
         log_metrics(metrics, scores)
         evaluation.metadata.update(model_uri=without_secrets(model_uri))
+        try:
+            verdict = threshold.judge(scores)
+            judgement = threshold.describe(verdict)
+        except ValueError as error:
+            judgement = str(error)
+            raise
+        finally:
+            page = scores_page(model_uri, manifest, scores, answers, judgement, warning)
+            Path(report.path).write_text(render_page("evaluate_language_model.html", page), encoding="utf-8")
     except (ValueError, OSError, StorageError) as error:
         raise SystemExit(f"\n{type(error).__name__}: {error}") from None
-    print(threshold.describe(verdict), flush=True)
+    print(judgement, flush=True)
     return verdict
 
 
@@ -137,8 +143,9 @@ def _check_harness_folder(address: object, uses_pods: bool) -> None:
     if not address or not isinstance(address, str):  # `plan_job` checks the type.
         return
     problem = ""
-    if is_in_store(address):
-        problem = "" if open_store(address).list() else "and it has no files"
+    if is_in_store(address):  # Pods may have a volume that the step has not.
+        is_seen = not (uses_pods and address.startswith("file://"))
+        problem = "and it has no files" if is_seen and not open_store(address).list() else ""
     elif not Path(address).is_absolute():
         problem = "which is no full path"
     elif not uses_pods and not Path(address).is_dir():

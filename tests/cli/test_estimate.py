@@ -98,7 +98,6 @@ def test_preferences_are_not_sharded(base):
         ("{base}", [], {}, "train_parameters is []; allowed: a dict"),
         ("{base}", {}, {"worker_gpu_memory": "80"}, "worker_gpu_memory = '80' is not an amount of memory"),
         ("{base}", {"batch_size": 5}, {"distribution_type": "PyTorch"}, "5, which cannot be divided among 3 ranks"),
-        ("{base}", {"max_length": 8193}, {}, "max_length is 8193, and the model has positions for 8192 tokens"),
         ("{base}/other", {}, {}, "has the model_type 'mamba'; those with an estimate are llama, "),
     ],
 )

@@ -64,7 +64,9 @@ def test_a_python_without_kfp_is_named_with_what_to_install():
     program = "import sys; sys.modules['kfp'] = None; from kfp_distributed.cli.main import main; main()"
     done = subprocess.run([sys.executable, "-c", program, "serve", "model"], capture_output=True, text=True)
     assert done.returncode == 1
-    assert re.match(rf"Error: {sys.executable} lacks a package .*kfp.* -m pip install kfp-distributed\n$", done.stderr)
+    assert re.match(
+        rf"Error: {re.escape(sys.executable)} lacks a package .*kfp.* -m pip install kfp-distributed\n$", done.stderr
+    )
 
 
 @pytest.mark.parametrize("name", ["install", "uninstall", "jobs", "watch", "logs", "cancel"])

@@ -106,6 +106,19 @@ def test_the_files_of_a_folder_have_the_hashes_of_its_manifest(tmp_path):
     assert content_hash(folder) == content_hash(base_folder(f"file://{folder}", other)) == model_hash(files)
 
 
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+def test_a_model_json_of_another_library_is_no_manifest(tmp_path, form):
+    (folder := tmp_path / "model").mkdir()
+    for name, text in {"config.json": "{}", "tokenizer.json": "{}", "a.safetensors": safetensors("1")}.items():
+        (folder / name).write_text(text)
+    (folder / MODEL_MANIFEST).write_text('{"modelTopology": {}, "weightsManifest": []}')
+    (replica := tmp_path / "replica").mkdir()
+    names = ("config.json", "tokenizer.json", "a.safetensors")
+    assert content_hash(base_folder(form.format(folder), replica)) == model_hash(
+        describe_file(folder / name, name) for name in names
+    )
+
+
 def test_an_index_beside_a_file_with_all_weights_is_not_read(tmp_path):
     (tmp_path / "model.safetensors.index.json").write_text("{}")
     check_weight_file("", tmp_path / "model.safetensors.index.json", ["model.safetensors"])

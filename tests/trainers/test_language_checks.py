@@ -17,13 +17,14 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedTokenizerFast
 
-from kfp_distributed.trainers.language_scoring.harness import check_harness
+from kfp_distributed.trainers.language_scoring.harness import load_tasks
 from kfp_distributed.trainers.language_training.adapters import check_targets
 from kfp_distributed.trainers.language_training.base_loading import load_base
 from kfp_distributed.trainers.language_training.tuning_trainer import tuning_trainer
 from kfp_distributed.trainers.language_training.tuning_updates import EndIfDiverged
+from kfp_distributed.trainers.programs.evaluation_parameters import LanguageEvaluationParameters
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
 
 folder, rows = Path("base").absolute(), [{"text": f"{i % 7} 1 2 3 4"} for i in range(3)]
@@ -35,6 +36,11 @@ AutoModelForCausalLM.from_config(config).save_pretrained(folder)
 tokens = Tokenizer(models.WordLevel({str(i): i for i in range(20)}, unk_token="0"))
 tokens.pre_tokenizer = pre_tokenizers.Whitespace()
 PreTrainedTokenizerFast(tokenizer_object=tokens, pad_token="10", eos_token="11").save_pretrained(folder)
+
+table = Path("table").absolute()
+gpt = GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=32, vocab_size=20, eos_token_id=11)
+AutoModelForCausalLM.from_config(gpt).save_pretrained(table)
+PreTrainedTokenizerFast(tokenizer_object=tokens, pad_token="10", eos_token="11").save_pretrained(table)
 
 def result(function, *arguments):
     try:
@@ -71,11 +77,12 @@ found = {
     "too long": result(lambda: tune([{"text": "1 19 2"}])),
     "call": [result(lambda: tune([chat, {"messages": [turns[0], {**CALL, **content}, turns[1]]}], **options))
              for content in ({}, {"content": None}) for options in (TRIMS, ADDS, {**TRIMS, "chat_template": TAKES})],
-    "no tasks": result(check_harness, "/no"),
+    "no tasks": result(load_tasks, LanguageEvaluationParameters("", harness_tasks=["a"], harness_folder="/no"), 1),
     "refused": result(lambda: tune([chat], chat_template="{{ raise_exception('no') }}")),
     "preference": result(lambda: tune([{"prompt": turns[:1], "chosen": [CALL], "rejected": turns[1:]}], **TRIMS,
                                       objective="dpo")),
-    "no positions": [result(lambda: tune([{"text": "1 " * 40}], **options)) for options in ({}, {"max_length": 32})],
+    "no positions": [result(lambda: tune([{"text": "1 " * 9}] * 3 + [{"text": "1 " * length}], table, **options))
+                     for length, options in ((40, {}), (40, {"max_length": 32}), (9, {"packing": True}))],
     **{name: result(check_targets, load_base(folder, "", "full")[0], name)
        for name in ("all-linear", "q_proj, mlp.up_proj", "q_proj,v_porj", "q_proj,,", "all-linear,q_proj", "proj")},
 }
@@ -153,11 +160,10 @@ def test_a_token_that_the_model_does_not_have_is_named(found):
 
 
 def test_a_row_that_the_model_has_no_positions_for_is_refused(found):
-    """Of max_length, the default is more than some models have."""
-    problem, none = found["no positions"]
-    assert problem.startswith("max_length is 2048, the longest row has 41 tokens of these, and the model has positions")
-    assert problem.endswith("for 32, as its config.json says: set max_length to 32 or less")
-    assert none is None
+    """Of max_length, the default is more than some models have. Packed rows begin at the first position."""
+    problem, *none = found["no positions"]
+    assert problem.startswith("the longest row has 41 tokens, and the model has positions for 32 tokens")
+    assert none == [None, None]
 
 
 def test_embeddings_that_share_the_weight_of_the_head_are_not_adapted(found):

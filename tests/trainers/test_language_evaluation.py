@@ -227,6 +227,10 @@ def test_tasks_of_the_harness_are_scored_by_all_ranks(folder, evaluate, harness,
     assert verdict == (together["colours/brier_score"], False)
     assert "(colours/brier_score) is not good enough: the bound is at most 0" in report
     assert lower == ["loss", "perplexity", "colours/brier_score"]
+    # The names of metrics are not known before the job has ended.
+    with pytest.raises(SystemExit, match=r"the metric 'colours/accuracy' is undefined .* such as .*colours/acc"):
+        evaluate(folder / "model", parameters={**parameters, "sharding": "none"}, metric="colours/accuracy")
+    assert "the metric &#39;colours/accuracy&#39; is undefined" in (tmp_path / "2" / "report").read_text()
     assert set(together) == {*OF_ROWS, "colours/acc", "colours/brier_score", "answers/exact_match"}
 
 
@@ -291,7 +295,6 @@ def test_rows_that_are_too_long_have_no_effect(folder, evaluate):
         ({"parameters": {"base_model": "x"}}, "evaluation_parameters has no 'base_model'"),
         ({"parameters": {"batch_size": 0}}, "evaluation_parameters: batch_size is 0; allowed is more than 0"),
         ({"parameters": {"sharding": "fsdp"}}, 'sharding is "fsdp", and the job has one rank: use several workers'),
-        ({"parameters": {"max_length": 513}}, "max_length is 513, and the model has positions for 512 tokens"),
         ({"parameters": {"loss_on": "completion"}}, "evaluation_parameters: loss_on is 'completion', and the dataset"),
         ({"parameters": {"answers": 0}, "metric": "exact_match"}, "answers is 0"),
         ({"parameters": {"harness_tasks": ["arc_easy"]}}, "set both, or none"),

@@ -284,7 +284,7 @@ DPO = {"objective": "dpo"}
             'lora_r is 8, and method is "full", which trains no adapter: leave lora_r out',
         ),
         ({"method": "full", "lora_target_modules": "q_proj"}, 'lora_target_modules is "q_proj", and method is "full"'),
-        ({"method": "full", "export": "adapter"}, 'export is "adapter", and method is "full", which trains no adapter'),
+        ({"method": "full", "export": "both"}, 'export is "both", and method is "full", which trains no adapter'),
         ({**DPO, "sharding": "fsdp"}, 'sharding is "fsdp"; allowed with the objective "dpo": "auto", "none"'),
     ],
 )

@@ -35,11 +35,11 @@ class HarnessTasks(NamedTuple):
 
     Attributes:
         folder: Folder with their definitions and data.
-        manager: A `lm_eval.tasks.TaskManager` of the folder.
+        loaded: Objects of lm_eval for each of harness_tasks: a task, a group, or the tasks of a tag.
     """
 
     folder: Path
-    manager: Any
+    loaded: list[list[Any]]
 
 
 def load_tasks(parameters: LanguageEvaluationParameters, ranks: int) -> HarnessTasks:
@@ -78,14 +78,17 @@ def load_tasks(parameters: LanguageEvaluationParameters, ranks: int) -> HarnessT
             raise ValueError(
                 f"harness_tasks has {', '.join(unknown)}; {address} has {', '.join(known) or 'no tasks'}{groups}"
             )
+        loaded = list[list[Any]]()
         for name in parameters.harness_tasks:
-            for task in manager.load(name)["tasks"].values():
+            found = manager.load(name)
+            loaded.append([found["groups"][name]] if name in found["groups"] else [*found["tasks"].values()])
+            for task in found["tasks"].values():
                 if len(task.eval_docs) < ranks:
                     raise ValueError(
                         f"the task {task.task_name} in harness_tasks has {len(task.eval_docs)} samples for {ranks} "
                         "ranks: use fewer workers, or a task with more samples"
                     )
-    return HarnessTasks(folder, manager)
+    return HarnessTasks(folder, loaded)
 
 
 def harness_scores(
@@ -104,6 +107,7 @@ def harness_scores(
     """
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
 
     class Model(HFLM):  # type: ignore[misc]  # Its types are those of an optional package.
         def _model_generate(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
@@ -123,10 +127,9 @@ def harness_scores(
         asked._rank, asked._world_size = trainer.args.process_index, trainer.args.world_size
         asked.accelerator = trainer.accelerator
     with _alone_in(tasks.folder):
-        results = [
-            simple_evaluate(asked, tasks=[one], task_manager=tasks.manager, log_samples=False)
-            for one in parameters.harness_tasks
-        ]
+        # The task manager is not used, and would search the tasks of the package.
+        manager = TaskManager(include_defaults=False)
+        results = [simple_evaluate(asked, tasks=one, task_manager=manager, log_samples=False) for one in tasks.loaded]
     scores, lower = dict[str, float](), list[str]()
     for found in filter(None, results):
         for task, values in found["results"].items():

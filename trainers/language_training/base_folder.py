@@ -13,9 +13,9 @@ from huggingface_hub import HfApi, hf_hub_download
 from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
 from kfp_distributed.storage.errors import ChecksumMismatch, one_line
-from kfp_distributed.storage.files import describe_file
+from kfp_distributed.storage.files import FileEntry, describe_file
 from kfp_distributed.storage.kubeflow.credentials import Credentials
-from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
+from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest, is_manifest
 from kfp_distributed.storage.opener import open_store
 from kfp_distributed.storage.parallel import PARALLEL_TRANSFERS, run_in_parallel
 from kfp_distributed.trainers.programs.base_model import (
@@ -73,7 +73,7 @@ def base_folder(
     is_path, folder = not parse_hub(address) and not is_in_store(address), Path(address)
     if is_path:
         _check(address, folder, is_adapter)
-        if not (has_weights and (folder / MODEL_MANIFEST).exists()):
+        if not (has_weights and _has_manifest(folder)):
             return folder
     name = "adapter" if is_adapter else "base_model"
     parent = parent or Path(os.environ.get(REPLICA_FOLDER_VARIABLE, ""), name)
@@ -112,11 +112,14 @@ def _check_hashes(address: str, folder: Path) -> None:
         ModelIncomplete: See `stored_files`.
     """
     print(f"checking the SHA-256 of the files of {address}", flush=True)
-    for file in stored_files(open_store(str(folder.absolute()))):
+
+    def check(file: FileEntry) -> None:
         if file.sha256 and describe_file(folder / file.path, file.path) != file:
             raise ValueError(
                 f"{address} has a file {file.path} with another SHA-256 than in its model.json: {_DAMAGED}"
             )
+
+    run_in_parallel(check, stored_files(open_store(str(folder.absolute()))), PARALLEL_TRANSFERS)
 
 
 def _check(address: str, folder: Path, is_adapter: bool) -> None:
@@ -127,6 +130,10 @@ def _check(address: str, folder: Path, is_adapter: bool) -> None:
         raise ValueError(f"the adapter {address} has no {' and no '.join(sorted(missing))}: save it again")
     for name in names:
         check_weight_file(address, folder / name, names)
+
+
+def _has_manifest(folder: Path) -> bool:
+    return (folder / MODEL_MANIFEST).exists() and is_manifest((folder / MODEL_MANIFEST).read_bytes())
 
 
 def _names(folder: Path) -> list[str]:
@@ -194,7 +201,8 @@ def content_hash(folder: Path) -> str:
     Args:
         folder: A folder that `base_folder` has returned. If it has a model.json, the files have the hashes in it.
     """
-    manifest = folder / MODEL_MANIFEST
-    if manifest.exists() and (known := known_hash(ModelManifest.from_json(manifest.read_text()).files)):
-        return known
+    if _has_manifest(folder):
+        known = known_hash(ModelManifest.from_json((folder / MODEL_MANIFEST).read_text()).files)
+        if known:
+            return known
     return model_hash(describe_file(folder / name, name) for name in filter(is_fetched, _names(folder)))

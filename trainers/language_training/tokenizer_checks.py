@@ -8,7 +8,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from kfp_distributed.trainers.language_training.objectives import Tuning
-from kfp_distributed.trainers.programs.model_size import positions
+from kfp_distributed.trainers.programs.model_size import check_row, has_table, positions
 
 
 @contextmanager
@@ -39,9 +39,10 @@ def template_errors(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any], 
 
 
 def usable_length(trainer: Tuning) -> int:
-    """Return max_length, or the number of tokens that the model has positions for if that is less."""
+    """Return max_length, or the size of the model's table of positions if that is less."""
     length: int = trainer.args.max_length
-    return min(length, positions(trainer.model.config.to_dict()) or length)
+    config = trainer.model.config.to_dict()
+    return min(length, (has_table(config) and positions(config)) or length)
 
 
 def check_tokens(trainer: Tuning) -> None:
@@ -58,11 +59,11 @@ def check_tokens(trainer: Tuning) -> None:
     for sequences in chain.from_iterable(map(trainer.sequences, datasets)):
         for tokens in sequences:
             largest, longest = max(largest, *tokens, 0), max(longest, len(tokens))
-    if longest > (limit := usable_length(trainer)):
-        raise ValueError(
-            f"max_length is {trainer.args.max_length}, the longest row has {longest} tokens of these, and the model "
-            f"has positions for {limit}, as its config.json says: set max_length to {limit} or less"
-        )
+    if getattr(trainer.args, "packing", False):  # The positions of each row that is packed begin anew.
+        longest = max(max(lengths) for dataset in datasets for lengths in dataset["seq_lengths"])
+    warning = check_row(trainer.model.config.to_dict(), longest, f"the longest row has {longest} tokens")
+    if warning and trainer.is_world_process_zero():
+        print(warning, flush=True)
     padding = trainer.processing_class.pad_token_id or 0
     if max(largest, padding) < size:
         return

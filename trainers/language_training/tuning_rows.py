@@ -40,10 +40,12 @@ def _tokenized(function: Callable[..., dict[str, Any]], row: dict[str, Any], **o
     try:
         return function(row, **others)
     except (TemplateError, TypeError) as error:  # Python raises one for None + "", in a template, too.
+        if "messages" not in row and not isinstance(row.get("prompt"), list):  # No template is used.
+            raise
         raise ValueError(
             f"the chat template does not take the row {json.dumps(row, ensure_ascii=False):.500}: {error}. Set "
             "chat_template to one that does. Messages that only call tools have no content, or null"
-        ) from None
+        ) from error
 
 
 def _decoded(row: Mapping[str, str]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from kfp_distributed.storage.files import FileEntry
-from kfp_distributed.storage.model import MODEL_MANIFEST, ReadableStore, verify_model
+from kfp_distributed.storage.model import MODEL_MANIFEST, ReadableStore, is_manifest, verify_model
 
 NEEDED: Mapping[str, tuple[str, ...]] = {
     "config.json": ("config.json",),
@@ -93,7 +93,7 @@ def stored_files(store: ReadableStore) -> tuple[FileEntry, ...]:
         StorageError: The store cannot be read.
     """
     files = tuple(FileEntry(entry.key, entry.size, "") for entry in store.list())
-    if any(file.path == MODEL_MANIFEST for file in files):
+    if any(file.path == MODEL_MANIFEST for file in files) and is_manifest(store.read(MODEL_MANIFEST)):
         files = verify_model(store).files
     return tuple(file for file in files if is_fetched(file.path))
 

@@ -3,8 +3,8 @@
 from __future__ import annotations  # The type of a field is its text, as in the signature of a user's function.
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
 LEARNING_RATES = {
@@ -115,6 +115,11 @@ class LanguageModelParameters:
         return self.learning_rate or LEARNING_RATES[self.objective][self.method]
 
 
+def _defaults(prefix: str) -> Iterator[tuple[str, object]]:
+    """Yield names and defaults of the parameters whose names begin so."""
+    return ((field.name, field.default) for field in fields(LanguageModelParameters) if field.name.startswith(prefix))
+
+
 def check_together(parameters: Mapping[str, object]) -> None:
     """Check that an objective or method does not ignore other parameters, and that the model can be divided.
 
@@ -127,8 +132,9 @@ def check_together(parameters: Mapping[str, object]) -> None:
     if parameters.get("method") == "qlora" and parameters.get("sharding") == "fsdp":
         raise ValueError('method is "qlora", whose model is not divided: set sharding to "none", or method to "lora"')
     if parameters.get("method") == "full":
-        for name in parameters:
-            if name.startswith("lora_") or (name == "export" and parameters[name] != "merged"):
+        of_adapter = {**{name: (value,) for name, value in _defaults("lora_")}, "export": ("adapter", "merged")}
+        for name in of_adapter.keys() & parameters.keys():
+            if parameters[name] not in of_adapter[name]:
                 value = json.dumps(parameters[name])
                 raise ValueError(f'{name} is {value}, and method is "full", which trains no adapter: leave {name} out')
     if parameters.get("objective", "sft") != "dpo":

@@ -1,7 +1,9 @@
 """The size of a language model, and the length of its rows, by its config.json (pure)."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
+
+from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
 
 _LARGEST = 10**7
 
@@ -116,6 +118,10 @@ def model_size(config: Mapping[str, Any]) -> ModelSize | None:
     return ModelSize(layers, width, queries, inner, linear, vocabulary, parameters)
 
 
+_TABLES = {"biogpt", "codegen", "gpt2", "gpt_bigcode", "gpt_neo", "gptj", "openai-gpt", "opt", "xglm"}
+"""Values of model_type with a table of positions. Others compute a position, whatever its number is (RoPE)."""
+
+
 def positions(config: Mapping[str, Any]) -> int | None:
     """Return the number of tokens that a model has positions for; None if it has no limit, or none that is known.
 
@@ -128,14 +134,27 @@ def positions(config: Mapping[str, Any]) -> int | None:
     text = config.get("text_config")
     config = text if isinstance(text, Mapping) else config
     limit = config.get("max_position_embeddings") or config.get("n_positions")
-    if not isinstance(limit, int) or limit < 1 or config.get("alibi"):
+    if not _is_count(limit) or config.get("alibi"):
         return None
-    scaled = [
-        int(rope["factor"] * (rope.get("original_max_position_embeddings") or limit))
-        for rope in _ropes(config.get("rope_parameters") or config.get("rope_scaling"))
-        if isinstance(rope.get("factor"), int | float)
-    ]
-    return max(limit, *scaled) if scaled else limit
+    longest = limit
+    for rope in _ropes(config.get("rope_parameters") or config.get("rope_scaling")):
+        factor, original = rope.get("factor"), rope.get("original_max_position_embeddings") or limit
+        if isinstance(factor, int | float) and 0 < factor < _LARGEST and _is_count(original):
+            longest = max(longest, int(factor * original))
+    return longest
+
+
+def has_table(config: Mapping[str, Any]) -> bool:
+    """Return whether a model has a table of its positions, so that it cannot compute a longer row.
+
+    Args:
+        config: Content of config.json.
+    """
+    return config.get("model_type") in _TABLES
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _ropes(parameters: object) -> Iterator[Mapping[str, Any]]:
@@ -145,10 +164,11 @@ def _ropes(parameters: object) -> Iterator[Mapping[str, Any]]:
         yield from (part for part in parameters.values() if isinstance(part, Mapping))
 
 
-def check_length(config: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
-    """Check that a model has positions for rows of the max_length that is set.
+def check_length(config: Mapping[str, Any], parameters: Mapping[str, Any]) -> str:
+    """Check that a model has positions for rows of max_length, and return a warning if it has seen fewer; else "".
 
-    The default of max_length is not checked: the replicas refuse rows that are too long.
+    The default of max_length is not checked: rows may all be shorter, and the replicas check them. Nor are packed rows,
+    each of which begins at the first position.
 
     Args:
         config: Content of config.json.
@@ -157,9 +177,32 @@ def check_length(config: Mapping[str, Any], parameters: Mapping[str, Any]) -> No
     Raises:
         ValueError: It has not.
     """
-    length, limit = parameters.get("max_length", 0), positions(config)
-    if limit and length > limit:
+    default = LanguageModelParameters.max_length
+    length = parameters.get("max_length", default)
+    if length == default or parameters.get("packing"):
+        return ""
+    return check_row(config, length, f"max_length is {length}")
+
+
+def check_row(config: Mapping[str, Any], length: int, what: str) -> str:
+    """Check that a model has positions for a row. See `check_length`.
+
+    Args:
+        config: Content of config.json.
+        length: Tokens of the row.
+        what: What has this length, for the message.
+
+    Raises:
+        ValueError: It has not.
+    """
+    limit = positions(config)
+    if not limit or length <= limit:
+        return ""
+    if has_table(config):
         raise ValueError(
-            f"max_length is {length}, and the model has positions for {limit} tokens, as its config.json says: set "
-            f"max_length to {limit} or less, or use a model for longer rows"
+            f"{what}, and the model has positions for {limit} tokens, as its config.json says: set max_length to "
+            f"{limit} or less, or use a model for longer rows"
         )
+    return (
+        f"{what}, and the model is made for {limit} tokens, as its config.json says: it has not learned more positions"
+    )

@@ -113,13 +113,13 @@ def plan_job(request: Request) -> TrainingJob:
         check_trainable(train, trainer, parameters, validation)
     note, warnings = "", list[str]()
     if trainer in OF_TEXTS:
-        _check_model_and_template(trainer, parameters, ranks)
+        warnings += _check_model_and_template(trainer, parameters, ranks)
     if trainer == LANGUAGE_MODEL:
         parameters, note = _plan_memory(parameters, ranks, specification)
     if trainer == LANGUAGE_EVALUATION:
         parameters = plan_evaluation(parameters, ranks, specification.worker_gpu_memory)
     else:
-        warnings = check_datasets(train, validation, 1 if program.rows == "all" else ranks)
+        warnings += check_datasets(train, validation, 1 if program.rows == "all" else ranks)
     if program.reads_store:
         check_choice(parameters, trainer, train, validation)
     name = request.job_name
@@ -203,8 +203,8 @@ def _check_batch(
         raise ValueError(f"train_parameters of {program.name}: {error}") from None
 
 
-def _check_model_and_template(program: str, parameters: Mapping[str, Any], ranks: int) -> None:
-    """Check sharding, the chat template, the model and max_length.
+def _check_model_and_template(program: str, parameters: Mapping[str, Any], ranks: int) -> list[str]:
+    """Check sharding, the chat template, the model and max_length, and return warnings.
 
     A model of a store is there, and a folder is a full path.
 
@@ -219,7 +219,7 @@ def _check_model_and_template(program: str, parameters: Mapping[str, Any], ranks
         if is_in_store(address):
             check_files(address, [file.path for file in stored_files(open_store(address))])
         elif parse_hub(address):
-            return
+            return []
         elif not Path(address).is_absolute():
             raise ValueError(
                 f"base_model is {address!r}; allowed are an address such as s3://bucket/model, "
@@ -228,7 +228,7 @@ def _check_model_and_template(program: str, parameters: Mapping[str, Any], ranks
         config: Mapping[str, Any] = {}
         with suppress(OSError, ValueError):  # Only the replicas have the folder, or they find that it is not valid.
             config = read_config(address)
-        check_length(config, parameters)
+        return [*filter(None, [check_length(config, parameters)])]
     except (ModelIncomplete, ValueError) as error:
         raise ValueError(f"{parameters_name(program)}: {error}") from None
 
