@@ -109,8 +109,7 @@ def _language_model(
     except ImportError as error:
         raise click.ClickException(
             f"{name} is a language model, and {sys.executable} lacks what it needs ({error}). Run: {sys.executable} -m "
-            "pip install 'kfp-distributed[language-model]'; or run this command with a Python that has it, such as "
-            "that of KFP_DISTRIBUTED_LANGUAGE_MODEL_PYTHON: PYTHON -m kfp_distributed.cli.main serve MODEL"
+            "pip install 'kfp-distributed[language-model]'"
         ) from None
     with closing(load_chat_model(folder, scratch, credentials)) as model:
         yield partial(OpenAIHandler, name, model)

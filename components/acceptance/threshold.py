@@ -117,7 +117,7 @@ class Threshold:
             defined = [name for name in values if "/" in name or any(name in names for names in known)]
             raise ValueError(
                 f"the metric {self.metric!r} is undefined for the rows of this dataset: pass another one as `metric`, "
-                f"such as {', '.join(defined)}, or evaluate more rows"
+                f"such as {', '.join(defined)}" + ", or evaluate more rows" * ("/" not in self.metric)
             )
         score = float(values[self.metric])
         if not math.isfinite(score):

@@ -322,4 +322,3 @@ def test_what_is_missing_for_a_language_model_is_named(models):
     done = subprocess.run(program, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
     assert re.search(r"adapter is a language model, .*'torch'.*pip install 'kfp-distributed\[language-m", done.stderr)
-    assert "such as that of KFP_DISTRIBUTED_LANGUAGE_MODEL_PYTHON" in done.stderr

@@ -11,7 +11,7 @@ from forked_replicas import forked
 pytestmark = pytest.mark.takes(20)
 
 PROGRAM = """
-import json, sys
+import json, math, sys
 from pathlib import Path
 
 import torch
@@ -100,6 +100,11 @@ for name, changed in (
     save_file(changed, folder / "model.safetensors", {"format": "pt"})
     found[name] = result(lambda: load_base(folder, "", "full")[0] and "")
 save_file(weights, folder / "model.safetensors", {"format": "pt"})
+save_file({key: value * math.nan for key, value in weights.items()}, folder / "model.safetensors", {"format": "pt"})
+found["not finite"] = result(train)
+save_file(weights, folder / "model.safetensors", {"format": "pt"})
+(folder / "tokenizer.json").write_text("{ damaged")
+found["no tokenizer"] = result(load_base, folder, "", "full")
 PreTrainedTokenizerFast(tokenizer_object=tokens, pad_token="18", eos_token="11").save_pretrained(folder)
 trainer = tuning_trainer(LanguageModelParameters(str(folder), batch_size=2), rows, [], "checkpoints", 1)
 largest = next(iter(trainer.get_train_dataloader()))["input_ids"].max().item()
@@ -128,6 +133,11 @@ def test_each_update_changes_the_model_also_the_only_one(found):
 def test_a_training_that_diverges_fails(found):
     assert found["diverged"].startswith("the training diverged in step ")
     assert "Set a smaller learning_rate (now 1e+09)" in found["diverged"]
+    assert found["not finite"].startswith("the loss of step 1, before any update, is nan: base_model has weights that")
+
+
+def test_a_damaged_tokenizer_is_named(found):
+    assert found["no tokenizer"].startswith("the tokenizer of the model cannot be read: JSONDecodeError(")
 
 
 def test_the_parameters_for_a_chat_template_are_named(found):

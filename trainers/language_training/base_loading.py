@@ -42,7 +42,10 @@ def load_base(
     """
     kind = torch.bfloat16 if method != "full" and has_bfloat16() else torch.float32
     known = {"local_files_only": True, "trust_remote_code": False}
-    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder or folder, **known)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder or folder, **known)
+    except Exception as error:  # tokenizers raises nothing more special.
+        raise ValueError(f"the tokenizer of the model cannot be read: {error!r}. Save it again") from error
     tokenizer.chat_template = chat_template or tokenizer.chat_template
     if has_weights:
         model = _read_model(folder, method, dtype=kind, **known)

@@ -71,6 +71,11 @@ class EndIfDiverged(TrainerCallback):  # type: ignore[misc]  # Its types are tho
 
         See `end_if_diverged`.
         """
+        if state.global_step == 1 and not math.isfinite(logs.get("loss", 0.0)):
+            raise SystemExit(
+                f"the loss of step 1, before any update, is {logs['loss']}: base_model has weights that are NaN, "
+                "infinite or too large. Import or save it again"
+            )
         if "loss" in logs:
             is_finite = math.isfinite(logs.get("grad_norm", 0.0))
             end_if_diverged(f"step {state.global_step}", logs["loss"], is_finite, args.learning_rate, "gradients")

@@ -26,16 +26,17 @@ def read_config(address: str) -> Mapping[str, Any]:
         OSError: The folder has none.
         StorageError: The store has none, or cannot be read.
     """
+    path = Path(address, _CONFIG)
     try:
-        content = open_store(address).read(_CONFIG) if is_in_store(address) else Path(address, _CONFIG).read_bytes()
-        return {**json.loads(content)}
-    except (RecursionError, TypeError, ValueError) as error:
-        raise ValueError(f"{_CONFIG} of {address} is not valid: {error!r}") from None
+        content = open_store(address).read(_CONFIG) if is_in_store(address) else path.read_bytes()
     except OSError as error:
-        path = Path(address, _CONFIG)
         raise OSError(
             f"base_model is {address!r}, and {path} cannot be read: {error.strerror}{hub_hint(address)}"
         ) from None
+    try:
+        return {**json.loads(content)}
+    except (RecursionError, TypeError, ValueError) as error:
+        raise ValueError(f"{_CONFIG} of {address} is not valid: {error!r}") from None
 
 
 def read_size(address: str) -> ModelSize:
