@@ -7,6 +7,7 @@ import json
 import re
 import socket
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
@@ -24,8 +25,8 @@ LARGEST_BODY = 2**26
 _IDLE_SECONDS = 60.0
 """Seconds until a connection without a request is closed."""
 
-_CLOSING_SECONDS = 5.0
-"""Seconds that a client may send nothing after the last answer until its connection is closed."""
+CLOSING_SECONDS = 5.0
+"""Seconds after the last answer until a connection is closed that the client has not closed."""
 
 
 class ServedModel(NamedTuple):
@@ -79,17 +80,19 @@ class ModelServer(ThreadingHTTPServer):
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
-    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401  (the interface of socketserver)
-        """Close a connection after the client has closed it, or has sent nothing for `_CLOSING_SECONDS`.
+    def finish_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  (the interface of socketserver)
+        """Answer the requests of a connection, and wait up to `CLOSING_SECONDS` until the client closes it.
 
         Closing it while the client sends a body resets the connection, and the client may lose the answer.
         """
+        super().finish_request(request, client_address)
+        end = time.monotonic() + CLOSING_SECONDS
         with suppress(OSError):
-            request.settimeout(_CLOSING_SECONDS)
             request.shutdown(socket.SHUT_WR)
-            while request.recv(2**16):
-                pass
-        self.close_request(request)
+            while (left := end - time.monotonic()) > 0:
+                request.settimeout(left)
+                if not request.recv(2**16):
+                    break
 
     @property
     def url(self) -> str:
