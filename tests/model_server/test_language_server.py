@@ -275,8 +275,10 @@ def test_the_merged_model_of_an_object_store_is_served_and_ends_while_it_generat
     models, variables, tmp_path, monkeypatch
 ):
     folder = models[0] / "both"
+    text = models[1][0][0]
+    stop = text[12:24]
     # Each of these values fails unless the server overrides or supports it.
-    configured = {"penalty_alpha": 0.6, "top_k": 4, "stop_strings": ["<never>"], "return_dict_in_generate": True}
+    configured = {"penalty_alpha": 0.6, "top_k": 4, "stop_strings": stop, "return_dict_in_generate": True}
     file = folder / "merged" / "generation_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | configured))
     (folder / MODEL_MANIFEST).write_text(ModelManifest("hugging_face", describe_folder(folder)).to_json())
@@ -289,9 +291,10 @@ def test_the_merged_model_of_an_object_store_is_served_and_ends_while_it_generat
         store.upload_folder(folder)
         url, process = stack.enter_context(serving(store.uri, variables | keys))
         options = {"model": "both", "messages": CHAT, "temperature": 0, "max_tokens": 40}
-        content = post(url, "/v1/chat/completions", **options)[1]
-        assert content["choices"][0]["message"]["content"] == models[1][0][0]
-        with_answer = request_without_end(url, model="both", stream=True).getresponse()
+        (choice,) = post(url, "/v1/chat/completions", **options)[1]["choices"]
+        assert (choice["message"]["content"], choice["finish_reason"]) == (text[: text.index(stop)], "stop")
+        other = [{"role": "user", "content": "Hello"}]  # Its answer lacks the text of stop_strings.
+        with_answer = request_without_end(url, model="both", messages=other, stream=True).getresponse()
         with_answer.readline()
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 143
