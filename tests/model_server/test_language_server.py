@@ -53,8 +53,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from kfp_distributed.trainers.language_training.base_folder import content_hash
 folder, chat, text, tools = Path(sys.argv[1]), *map(json.loads, sys.argv[2:])
 base = folder / "base"
-configuration = json.loads((base / "config.json").read_text()) | {"max_position_embeddings": 100_000}
-(base / "config.json").write_text(json.dumps(configuration))
+configuration = json.loads((base / "config.json").read_text())
+yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 50_000}
+positions = {"max_position_embeddings": 50_000, "rope_parameters": yarn}  # 100,000 with the factor.
+(base / "config.json").write_text(json.dumps(configuration | positions))
 tokenizer = AutoTokenizer.from_pretrained(base)
 fails = "{% if messages[0].content == 'fail' %}{{ raise_exception('no such system') }}{% endif %}"
 tokenizer.chat_template = fails + "{% if tools %}{{ tools | tojson }}{% endif %}" + tokenizer.chat_template
