@@ -135,9 +135,7 @@ class RequestHandler(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Send an error that the base class finds, and close the connection."""
         self.close_connection = True
-        # For the base class, a method without a function is not implemented.
-        status = HTTPStatus.METHOD_NOT_ALLOWED if code == HTTPStatus.NOT_IMPLEMENTED else HTTPStatus(code)
-        self.refuse(status, message or status.phrase)
+        self.refuse(HTTPStatus(code), message or HTTPStatus(code).phrase)
 
     def refuse(self, status: HTTPStatus, text: str) -> None:
         """Send an error."""
@@ -154,8 +152,6 @@ class RequestHandler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         if self.close_connection:
             self.send_header("Connection", "close")
-        if status == HTTPStatus.METHOD_NOT_ALLOWED:
-            self.send_header("Allow", "GET, POST")
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)

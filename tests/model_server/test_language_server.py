@@ -230,7 +230,7 @@ def test_wrong_requests_have_the_error_of_openai(server):
     assert error(chat, 400, messages=[{"role": "system", "content": "fail"}])["message"] == (
         "the messages cannot be written as a prompt of the model: no such system"
     )
-    wrong_method = error(chat, 405, method="PUT")
+    wrong_method = error(chat, 501, method="PUT")
     assert (wrong_method["message"], wrong_method["type"]) == ("Unsupported method ('PUT')", "invalid_request_error")
     assert error("/v1/predict", 404)["message"].startswith("POST /v1/predict is not served: this server has GET /v1/m")
 
