@@ -46,7 +46,7 @@ def _check_folder(address: str) -> None:
     folder = Path(address)
     if not folder.is_dir():
         raise ValueError(f"base_model is {address!r}, and this machine has no such folder")
-    names = [path.name for path in folder.iterdir()]
+    names = [path.name for path in folder.iterdir() if path.is_file()]
     check_files(address, names)
     for name in names:
         check_weight_file(address, folder / name, names)
