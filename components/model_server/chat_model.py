@@ -31,6 +31,7 @@ from kfp_distributed.trainers.language_training.base_folder import base_folder, 
 from kfp_distributed.trainers.language_training.base_loading import load_base
 from kfp_distributed.trainers.language_training.greedy_answers import answer_ends, prompt_tokens
 from kfp_distributed.trainers.programs.base_model import check_files, is_in_store
+from kfp_distributed.trainers.programs.model_size import positions
 from kfp_distributed.trainers.runtime.job_description import BASE_MODEL
 
 _GREEDY = 1e-5
@@ -52,7 +53,10 @@ class ChatModel:
         self._ends = {
             is_chat: answer_ends(model, tokenizer, is_chat) for is_chat in {False, bool(tokenizer.chat_template)}
         }
-        self._positions: int = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2**31
+        self._positions = positions(model.config.to_dict()) or 2**31
+        stops = model.generation_config.stop_strings or ()
+        self._stops = (stops,) if isinstance(stops, str) else tuple(stops)
+        model.generation_config.stop_strings = None  # `generate` would keep the text that ends an answer.
         self._lock, self._is_closed = threading.Lock(), False
 
     def close(self) -> None:
@@ -100,7 +104,7 @@ class ChatModel:
             self._lock.release()
 
     def _generate(self, request: AnswerRequest, tokens: list[int], send: Callable[[str], None]) -> Answer:
-        text, ends, begin = AnswerText(request.stops), self._ends[request.is_chat], len(tokens)
+        text, ends, begin = AnswerText(request.stops + self._stops), self._ends[request.is_chat], len(tokens)
 
         def decoded(output: torch.Tensor) -> str:
             new = output[0, begin:].tolist()
@@ -136,7 +140,6 @@ class ChatModel:
                 input_ids=inputs,
                 attention_mask=torch.ones_like(inputs),
                 generation_config=config,
-                tokenizer=self._tokenizer,  # For stop_strings.
                 stopping_criteria=StoppingCriteriaList([_Following(follow)]),
             )
         send(text.grow(decoded(output), is_complete=True))

@@ -7,6 +7,7 @@ import json
 import re
 import socket
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
@@ -24,8 +25,8 @@ LARGEST_BODY = 2**26
 _IDLE_SECONDS = 60.0
 """Seconds until a connection without a request is closed."""
 
-_CLOSING_SECONDS = 5.0
-"""Seconds that a client may send nothing after the last answer until its connection is closed."""
+CLOSING_SECONDS = 5.0
+"""Seconds after the last answer until a connection is closed that the client has not closed."""
 
 
 class ServedModel(NamedTuple):
@@ -79,17 +80,19 @@ class ModelServer(ThreadingHTTPServer):
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
-    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401  (the interface of socketserver)
-        """Close a connection after the client has closed it, or has sent nothing for `_CLOSING_SECONDS`.
+    def finish_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  (the interface of socketserver)
+        """Answer the requests of a connection, and wait up to `CLOSING_SECONDS` until the client closes it.
 
         Closing it while the client sends a body resets the connection, and the client may lose the answer.
         """
+        super().finish_request(request, client_address)
+        end = time.monotonic() + CLOSING_SECONDS
         with suppress(OSError):
-            request.settimeout(_CLOSING_SECONDS)
             request.shutdown(socket.SHUT_WR)
-            while request.recv(2**16):
-                pass
-        self.close_request(request)
+            while (left := end - time.monotonic()) > 0:
+                request.settimeout(left)
+                if not request.recv(2**16):
+                    break
 
     @property
     def url(self) -> str:
@@ -132,9 +135,7 @@ class RequestHandler(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Send an error that the base class finds, and close the connection."""
         self.close_connection = True
-        # For the base class, a method without a function is not implemented.
-        status = HTTPStatus.METHOD_NOT_ALLOWED if code == HTTPStatus.NOT_IMPLEMENTED else HTTPStatus(code)
-        self.refuse(status, message or status.phrase)
+        self.refuse(HTTPStatus(code), message or HTTPStatus(code).phrase)
 
     def refuse(self, status: HTTPStatus, text: str) -> None:
         """Send an error."""
@@ -151,8 +152,6 @@ class RequestHandler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         if self.close_connection:
             self.send_header("Connection", "close")
-        if status == HTTPStatus.METHOD_NOT_ALLOWED:
-            self.send_header("Allow", "GET, POST")
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)

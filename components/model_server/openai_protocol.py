@@ -27,7 +27,7 @@ class RequestRefused(ValueError):
 
     def __init__(self, message: str, param: str | None = None, code: str | None = None, status: int = 400) -> None:
         super().__init__(message)
-        kind = "invalid_request_error" if status < 500 else "server_error"
+        kind = "server_error" if status == 500 else "invalid_request_error"  # 501 is for an unknown method.
         self.status = status
         self.body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
 

@@ -53,8 +53,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from kfp_distributed.trainers.language_training.base_folder import content_hash
 folder, chat, text, tools = Path(sys.argv[1]), *map(json.loads, sys.argv[2:])
 base = folder / "base"
-configuration = json.loads((base / "config.json").read_text()) | {"max_position_embeddings": 100_000}
-(base / "config.json").write_text(json.dumps(configuration))
+configuration = json.loads((base / "config.json").read_text())
+yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 50_000}
+positions = {"max_position_embeddings": 50_000, "rope_parameters": yarn}  # 100,000 with the factor.
+(base / "config.json").write_text(json.dumps(configuration | positions))
 tokenizer = AutoTokenizer.from_pretrained(base)
 fails = "{% if messages[0].content == 'fail' %}{{ raise_exception('no such system') }}{% endif %}"
 tokenizer.chat_template = fails + "{% if tools %}{{ tools | tojson }}{% endif %}" + tokenizer.chat_template
@@ -228,7 +230,7 @@ def test_wrong_requests_have_the_error_of_openai(server):
     assert error(chat, 400, messages=[{"role": "system", "content": "fail"}])["message"] == (
         "the messages cannot be written as a prompt of the model: no such system"
     )
-    wrong_method = error(chat, 405, method="PUT")
+    wrong_method = error(chat, 501, method="PUT")
     assert (wrong_method["message"], wrong_method["type"]) == ("Unsupported method ('PUT')", "invalid_request_error")
     assert error("/v1/predict", 404)["message"].startswith("POST /v1/predict is not served: this server has GET /v1/m")
 
@@ -275,8 +277,10 @@ def test_the_merged_model_of_an_object_store_is_served_and_ends_while_it_generat
     models, variables, tmp_path, monkeypatch
 ):
     folder = models[0] / "both"
+    text = models[1][0][0]
+    stop = text[12:24]
     # Each of these values fails unless the server overrides or supports it.
-    configured = {"penalty_alpha": 0.6, "top_k": 4, "stop_strings": ["<never>"], "return_dict_in_generate": True}
+    configured = {"penalty_alpha": 0.6, "top_k": 4, "stop_strings": stop, "return_dict_in_generate": True}
     file = folder / "merged" / "generation_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | configured))
     (folder / MODEL_MANIFEST).write_text(ModelManifest("hugging_face", describe_folder(folder)).to_json())
@@ -289,9 +293,10 @@ def test_the_merged_model_of_an_object_store_is_served_and_ends_while_it_generat
         store.upload_folder(folder)
         url, process = stack.enter_context(serving(store.uri, variables | keys))
         options = {"model": "both", "messages": CHAT, "temperature": 0, "max_tokens": 40}
-        content = post(url, "/v1/chat/completions", **options)[1]
-        assert content["choices"][0]["message"]["content"] == models[1][0][0]
-        with_answer = request_without_end(url, model="both", stream=True).getresponse()
+        (choice,) = post(url, "/v1/chat/completions", **options)[1]["choices"]
+        assert (choice["message"]["content"], choice["finish_reason"]) == (text[: text.index(stop)], "stop")
+        other = [{"role": "user", "content": "Hello"}]  # Its answer lacks the text of stop_strings.
+        with_answer = request_without_end(url, model="both", messages=other, stream=True).getresponse()
         with_answer.readline()
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 143

@@ -7,11 +7,12 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from http.client import HTTPConnection
-from threading import Barrier
+from threading import Barrier, Thread
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -21,7 +22,8 @@ from prediction_models import linear_network, save_onnx
 
 from kfp_distributed.cli.commands.serve import name_and_version
 from kfp_distributed.components.model_formats.onnx_model import OnnxModel
-from kfp_distributed.components.model_server.http_server import LARGEST_BODY
+from kfp_distributed.components.model_server import http_server
+from kfp_distributed.components.model_server.http_server import LARGEST_BODY, ModelServer, RequestHandler
 from kfp_distributed.storage.dataset import Column
 from kfp_distributed.storage.files import describe_folder
 from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
@@ -105,12 +107,12 @@ def test_an_onnx_model_is_asked_by_row_and_by_column_on_one_connection(onnx_mode
         assert metadata["inputs"]["colour"] == {"dtype": "string", "shape": [None, 1]}
         connection.request("PUT", path)
         response = connection.getresponse()
-        assert (response.status, response.getheader("Allow")) == (405, "GET, POST")
+        assert (response.status, response.getheader("Allow")) == (501, None)
         assert json.loads(response.read()) == {"error": "Unsupported method ('PUT')"}
         with socket.create_connection((connection.host, connection.port), timeout=30) as once:
             once.sendall(b"HEAD / HTTP/1.1\r\n\r\n")
             head, content = once.makefile().read().split("\n\n")
-        assert (head.partition("\n")[0], content) == ("HTTP/1.1 405 Method Not Allowed", "")
+        assert (head.partition("\n")[0], content) == ("HTTP/1.1 501 Not Implemented", "")
         for request, expected in (
             (b"wrong", 400),
             (b"GET / HTTP/x", 400),
@@ -152,7 +154,7 @@ def test_many_clients_at_once_and_those_that_leave_disturb_nobody(onnx_model):
         assert set(pool.map(answer_together, [{"instances": ROWS}] * 100)) == {200}
         large = b" " * (LARGEST_BODY + 1)
         # The answer comes before the server has read the body.
-        assert [answer(large), answer(large, "PUT"), answer(large, "GET")] == [413, 405, 404]
+        assert [answer(large), answer(large, "PUT"), answer(large, "GET")] == [413, 501, 404]
         assert answer(large, is_chunked=True) == 411
         with socket.create_connection(place) as leaving:
             leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # Close by a reset.
@@ -163,6 +165,49 @@ def test_many_clients_at_once_and_those_that_leave_disturb_nobody(onnx_model):
         assert answer({"instances": ROWS}) == 200
         process.terminate()
         assert process.stdout.read() == ""
+
+
+@contextmanager
+def local_server():
+    """Yield a server in this process, which answers no path, and its address."""
+    with ModelServer("127.0.0.1", 0) as server:
+        server.listen(RequestHandler)
+        thread = Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield server, server.server_address
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_client_that_never_stops_sending_is_disconnected(monkeypatch):
+    monkeypatch.setattr(http_server, "CLOSING_SECONDS", 0.5)
+    with local_server() as (_, address), socket.create_connection(address, timeout=30) as endless:
+        endless.sendall(b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        assert endless.makefile("rb").readline().startswith(b"HTTP/1.1 ")
+
+        def send_slowly():
+            for _ in range(50):
+                endless.sendall(b"1\r\nx\r\n")
+                time.sleep(0.1)
+
+        with pytest.raises(ConnectionError):
+            send_slowly()
+
+
+def test_a_connection_that_gets_no_thread_delays_nobody(monkeypatch):
+    def refuse_once(*_):
+        monkeypatch.undo()
+        raise RuntimeError("can't start new thread")
+
+    with local_server() as (server, address):
+        monkeypatch.setattr(server, "process_request", refuse_once)
+        with socket.create_connection(address, timeout=30), socket.create_connection(address, timeout=30) as other:
+            before = time.monotonic()
+            other.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            assert other.makefile("rb").readline().startswith(b"HTTP/1.1 ")
+            assert time.monotonic() - before < 3
 
 
 def test_a_saved_model_is_served_from_an_object_store(tmp_path, tmp_path_factory, monkeypatch):

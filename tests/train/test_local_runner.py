@@ -22,7 +22,7 @@ from kfp_distributed.components.train.run.facts import JobEnded, JobEvent, LogLi
 from kfp_distributed.components.train.run.launch import follow_job
 from kfp_distributed.components.train.run.runners import newest_checkpoint
 from kfp_distributed.components.train.run.runners.local import runner as local_runner
-from kfp_distributed.components.train.run.runners.local.gpus import visible_gpus
+from kfp_distributed.components.train.run.runners.local.gpus import machine_gpus, visible_gpus
 from kfp_distributed.components.train.run.runners.local.ports import free_ports, is_taken
 from kfp_distributed.components.train.run.runners.local.runner import LocalRunner
 from kfp_distributed.components.train.run.runners.runner_choice import choose_runner
@@ -163,6 +163,16 @@ def test_a_replica_only_sees_its_own_gpus(distribution, expected):
     topology = make_job(["unused"], distribution).topology
     settings = [visible_gpus(topology, replica.name, ["4", "5", "6", "GPU-7"]) for replica in topology.replicas]
     assert [setting.get("CUDA_VISIBLE_DEVICES") for setting in settings[: len(expected)]] == expected
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [("", []), ("-1", []), ("0", ["0"]), ("1,GPU-7", ["1", "GPU-7"]), ("2,-1,0", ["2"]), ("3,,0", ["3"])],
+)
+def test_the_gpus_of_the_machine_are_those_that_cuda_sees(monkeypatch, visible, expected):
+    """CUDA sees none from the first that is not valid."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert machine_gpus() == expected
 
 
 def test_missing_gpus_are_logged_and_no_replica_sees_a_gpu(monkeypatch):

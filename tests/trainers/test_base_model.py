@@ -262,7 +262,7 @@ def test_a_local_run_with_4_bits_needs_gpus(request_of_chats, monkeypatch):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         given = {"base_model": "hf://owner/model@main", "method": method}
         job = plan_job(replace(request_of_chats, train_parameters=given, distribution_specification=ranks))
-        refused = r'method is "qlora", which needs 2 GPUs with CUDA, and this machine has 1 \(devices'
+        refused = 'method is "qlora", which needs GPUs with CUDA: 2 requested, 1 found .* set CUDA_VISIBLE_DEVICES=0 '
         with pytest.raises(ValueError, match=refused) if is_refused else nullcontext():
             LocalRunner().check(job)
 
@@ -271,7 +271,8 @@ def test_a_local_run_with_4_bits_needs_gpus(request_of_chats, monkeypatch):
 def test_a_local_run_needs_a_folder_with_a_model(tmp_path, request_of_chats, monkeypatch, method):
     """Pods may have another folder of this name, of which the step checks nothing."""
     monkeypatch.setenv("KFP_DISTRIBUTED_LANGUAGE_MODEL_PYTHON", str(environment("torch2")))
-    (folder := tmp_path / "base").mkdir()
+    folder = tmp_path / "base"
+    (folder / "other.safetensors").mkdir(parents=True)  # Only files count.
     given = {"base_model": str(folder), "method": method}
     job = plan_job(replace(request_of_chats, train_parameters=given))
 

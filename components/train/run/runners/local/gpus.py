@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from kfp_distributed.components.train.describe.topology import Topology
@@ -33,5 +34,6 @@ def machine_gpus() -> list[str]:
     """Return the GPUs that this process may use, in the form of CUDA_VISIBLE_DEVICES."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        return [gpu for gpu in visible.split(",") if gpu]
+        # CUDA sees none from the first that is not valid. -1 hides all.
+        return [*takewhile(lambda gpu: gpu and not gpu.startswith("-"), visible.split(","))]
     return [device.name.removeprefix("nvidia") for device in sorted(Path("/dev").glob("nvidia[0-9]*"))]

@@ -36,8 +36,9 @@ def _check_gpus(job: TrainingJob, available: int) -> None:
     requested = sum(replica.resources.gpus for replica in job.topology.replicas)
     if requested > available:
         raise ValueError(
-            f'method is "qlora", which needs {requested} GPUs with CUDA, and this machine has {available} (devices '
-            '/dev/nvidia*, or CUDA_VISIBLE_DEVICES): set method to "lora", or run the step on a cluster with GPUs'
+            f'method is "qlora", which needs GPUs with CUDA: {requested} requested, {available} found (devices '
+            '/dev/nvidia*, or CUDA_VISIBLE_DEVICES). Set method to "lora", or run the step on a cluster with GPUs. '
+            "GPUs without such devices, as those of WSL 2, must be named: set CUDA_VISIBLE_DEVICES=0 for one"
         )
 
 
@@ -45,7 +46,7 @@ def _check_folder(address: str) -> None:
     folder = Path(address)
     if not folder.is_dir():
         raise ValueError(f"base_model is {address!r}, and this machine has no such folder")
-    names = [path.name for path in folder.iterdir()]
+    names = [path.name for path in folder.iterdir() if path.is_file()]
     check_files(address, names)
     for name in names:
         check_weight_file(address, folder / name, names)
