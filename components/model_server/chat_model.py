@@ -39,6 +39,9 @@ _GREEDY = 1e-5
 
 _WAIT_SECONDS = 0.5
 
+_TOO_LONG = "context_length_exceeded"
+"""Code of the error that OpenAI's clients know."""
+
 
 class ChatModel:
     """A language model. One request generates at a time, and the others wait.
@@ -54,6 +57,7 @@ class ChatModel:
             is_chat: answer_ends(model, tokenizer, is_chat) for is_chat in {False, bool(tokenizer.chat_template)}
         }
         self._positions = positions(model.config.to_dict()) or 2**31
+        self._longest_token = max(map(len, tokenizer.get_vocab()))
         stops = model.generation_config.stop_strings or ()
         self._stops = (stops,) if isinstance(stops, str) else tuple(stops)
         model.generation_config.stop_strings = None  # `generate` would keep the text that ends an answer.
@@ -73,13 +77,20 @@ class ChatModel:
         param = "messages" if request.is_chat else "prompt"
         if request.is_chat and not self._tokenizer.chat_template:
             raise RequestRefused("the model has no chat template: complete a text at /v1/completions", param)
+        prompt = request.prompt
+        text = prompt if isinstance(prompt, str) else "".join(message["content"] for message in prompt)
+        if not text.isascii() and text.encode(errors="ignore").decode() != text:
+            raise RequestRefused(f"the {param} has half of a character: write the whole character", param)
+        # A tokenizer would take a hundred times its memory for it.
+        if len(text) > (most := self._positions * self._longest_token):
+            raise RequestRefused(f"the {param} has {len(text)} characters, at most {most}", param, _TOO_LONG)
         try:
-            tokens = prompt_tokens(self._tokenizer, request.prompt, request.tools)
+            tokens = prompt_tokens(self._tokenizer, prompt, request.tools)
         except Exception as error:  # noqa: BLE001  (a chat template is a program of the model)
             raise RequestRefused(f"the {param} cannot be written as a prompt of the model: {error}", param) from None
         if not 0 < len(tokens) < self._positions:
             text = f"the prompt has {len(tokens)} tokens: it must have at least 1 and fewer than {self._positions}"
-            raise RequestRefused(text, param, "context_length_exceeded" if tokens else None)
+            raise RequestRefused(text, param, _TOO_LONG if tokens else None)
         if (largest := max(tokens)) >= self._model.get_input_embeddings().weight.shape[0]:
             raise RequestRefused(f"the prompt has {self._tokenizer.decode(largest)!r}, which the model lacks", param)
         return tokens

@@ -226,6 +226,11 @@ def test_wrong_requests_have_the_error_of_openai(server):
     long = error("/v1/completions", 400, prompt="one " * 100_000)
     assert (long["param"], long["code"]) == ("prompt", "context_length_exceeded")
     assert "it must have at least 1 and fewer than 100000" in long["message"]
+    longer = error("/v1/completions", 400, prompt="one " * 10_000_000)
+    assert longer["code"] == "context_length_exceeded"
+    assert longer["message"].startswith("the prompt has 40000000 characters, at most ")
+    assert error(chat, 400, messages=[{"role": "user", "content": "x" * 40_000_000}])["code"] == longer["code"]
+    assert "has half of a character" in error("/v1/completions", 400, prompt="1 \ud83d")["message"]
     assert "at least 1" in error("/v1/completions", 400, prompt="")["message"]
     assert error(chat, 400, messages=[{"role": "system", "content": "fail"}])["message"] == (
         "the messages cannot be written as a prompt of the model: no such system"
