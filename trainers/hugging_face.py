@@ -9,6 +9,7 @@
 It works with each subclass of Trainer, such as those of trl. It needs transformers 5. This import path is public.
 """
 
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -110,7 +111,8 @@ class StoredMetrics(TrainerCallback):  # type: ignore[misc]  # Its types are tho
         values, self._last = self._last | step_values(logs), {}
         if "loss" in logs:
             values |= self._measure(args, state, logs, model)
-            if control.should_evaluate and state.global_step == state.max_steps:
+            is_last = control.should_evaluate and state.global_step == state.max_steps
+            if is_last and all(map(math.isfinite, values.values())):  # A training that diverged may end here.
                 self._last = values  # Recorded with those of the evaluation: each record of the last step is a line.
                 return
         if values:

@@ -206,3 +206,38 @@ def test_a_trainer_that_ends_keeps_its_newest_checkpoint_beside_the_best_one(end
     """The first evaluation is the best one here, as the loss falls."""
     found = ended(eval_steps=1, save_steps=1, metric_for_best_model="loss", greater_is_better=True)
     assert found["stored"][-1] == found["kept"] == ["checkpoint-1", "checkpoint-3"]
+
+
+DIVERGING = """
+import json, sys
+from contextlib import suppress
+from pathlib import Path
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+from kfp_distributed.trainers import hugging_face
+from kfp_distributed.trainers.language_training.tuning_updates import EndIfDiverged
+
+rows = [{"input_ids": [5, 6, 7], "labels": [5, 6, 7]}] * 2
+arguments = TrainingArguments(
+    "checkpoints", per_device_train_batch_size=2, use_cpu=True, eval_strategy="steps", report_to="none",
+    max_steps=1, logging_steps=1, eval_steps=1, save_strategy="no", logging_nan_inf_filter=False,
+)
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
+model.lm_head.weight.data.fill_(float("nan"))
+trainer = Trainer(model, arguments, train_dataset=rows, eval_dataset=rows)
+trainer.add_callback(hugging_face.StoredMetrics(trainer, "."))
+trainer.add_callback(EndIfDiverged())
+with suppress(SystemExit):
+    trainer.train()
+hugging_face.flush()
+(step,) = json.loads(Path("training.json").read_text())["steps"]
+print(step["step"], step["loss"])
+"""
+
+
+def test_a_last_step_that_diverges_is_recorded(folder, tmp_path, library_archive):
+    """Metrics of other last steps wait for those of their evaluation."""
+    command = forked(environment("torch2"), "-c", DIVERGING, folder / "tiny-llama")
+    variables = {**os.environ, "PYTHONPATH": str(library_archive)}
+    process = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path, env=variables)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.splitlines()[-1] == "1 nan"
