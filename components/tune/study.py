@@ -1,6 +1,7 @@
 """The study of a search: an Optuna study in an object store, which chooses the values of trials and whom to prune."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -229,6 +230,15 @@ def _value(entry: Any, stored: Any) -> Any:  # noqa: ANN401
     if isinstance(entry, Choices):
         return next(value for value in entry.values if _stored_value(value) == stored)
     return stored
+
+
+def grid_points(space: Space) -> int:
+    """Return the number of points of the grid of a search space.
+
+    Raises:
+        ValueError: A parameter has any number between two ends.
+    """
+    return math.prod(map(len, _grid({name: _distribution(entry) for name, entry in space.items()}).values()))
 
 
 def _grid(distributions: Mapping[str, BaseDistribution]) -> dict[str, list[Any]]:

@@ -1,0 +1,147 @@
+"""What a search is to do: its settings, its trials, and the request of each trial (pure but for the datasets)."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, get_args, get_type_hints
+
+from kfp_distributed.components.acceptance.threshold import DIRECTIONS, OF_TEXTS
+from kfp_distributed.components.train.describe.task_path import TaskPath
+from kfp_distributed.components.train.run.training_request.request import Request, plan_job
+from kfp_distributed.components.tune.search import Limits
+from kfp_distributed.components.tune.search_space import Space, corners, parse_search_space, trial_arguments
+from kfp_distributed.components.tune.study import Search, TrialValues, grid_points
+from kfp_distributed.storage.uri import uri_beside
+from kfp_distributed.trainers.programs.program import parse_program
+
+TRIALS = "trials"
+"""Name of the folder of the models of trials, each in a folder with its number."""
+
+_FAILURES = "trial_failures"
+_DEFAULT_FAILURES = 3
+_SEEDS = 1 << 32
+
+
+@dataclass(frozen=True)
+class SearchPlan:
+    """A search whose parameters are checked.
+
+    Attributes:
+        template: Request of a trial, but for what distinguishes trials.
+        space: The search space.
+        metric: Name of the metric.
+        search: How values are searched.
+        limits: How many trials there are.
+    """
+
+    template: Request
+    space: Space
+    metric: str
+    search: Search
+    limits: Limits
+
+    def request(self, trial: TrialValues) -> Request:
+        """Return the request of a trial. Its model is in the folder TRIALS beside the template's model."""
+        parameters, distribution = trial_arguments(
+            trial.values, _mapping(self.template.train_parameters), _mapping(self.template.distribution_specification)
+        )
+        number, path = str(trial.number), self.template.task_path
+        return replace(
+            self.template,
+            train_parameters=parameters,
+            distribution_specification=distribution,
+            model_uri=uri_beside(self.template.model_uri, TRIALS, number),
+            identity=(*self.template.identity, number),
+            task_name=number,
+            task_path=TaskPath((*path.sub_pipelines, self.template.task_name), path.iterations),
+        )
+
+
+def plan_search(
+    template: Request,
+    search_space: Mapping[str, Any] | str,
+    metric: str,
+    trials: int,
+    parallel_trials: int = 1,
+    settings: Mapping[str, Any] | None = None,
+) -> SearchPlan:
+    """Check the parameters of a search, also whether the trials at the corners of its space can be planned.
+
+    Args:
+        template: Request with what all trials have.
+        search_space: See `parse_search_space`.
+        metric: Name of the metric of an epoch that decides, such as "val_loss".
+        trials: Number of trials.
+        parallel_trials: Trials that run at once, at most. Default: 1.
+        settings: The attributes of `Search`, and "trial_failures", the number of trials that may fail (default 3).
+            Without "direction", it is that of the metric, if that is known. Default: {}.
+
+    Raises:
+        ValueError: A value is wrong. Nothing was started.
+        StorageError: A dataset cannot be read.
+    """
+    for name, value, most in (("trials", trials, None), ("parallel_trials", parallel_trials, trials)):
+        if value < 1 or (most and value > most):
+            raise ValueError(f"{name} is {value}; allowed is {'1 or more' if most is None else f'1 to {most}, trials'}")
+    search, failures = _parse_settings(settings or {}, metric)
+    space = parse_search_space(
+        search_space,
+        parse_program(template.train_specification, template.trainers),
+        _mapping(template.train_parameters),
+        _mapping(template.distribution_specification),
+    )
+    if search.sampler == "grid" and trials > (points := grid_points(space)):
+        raise ValueError(
+            f'trials is {trials}, and the grid of the sampler "grid" has {points} points: set trials to it'
+        )
+    plan = SearchPlan(template, space, metric, search, Limits(trials, parallel_trials, failures))
+    for number, values in enumerate(corners(space)):
+        try:
+            plan_job(plan.request(TrialValues(number, values)))
+        except ValueError as error:
+            shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
+            raise ValueError(f"search_space has {shown}, with which no trial can run: {error}") from None
+    return plan
+
+
+def _mapping(value: Mapping[str, Any] | str) -> dict[str, Any]:
+    """Return a dict that may be JSON, as `plan_job` takes it. It refuses a wrong one."""
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return {}
+    return dict(found) if isinstance(found, Mapping) else {}
+
+
+def _parse_settings(settings: Mapping[str, Any], metric: str) -> tuple[Search, int]:
+    """Return how values are searched, and how many trials may fail."""
+    choices = {name: get_args(hint) for name, hint in get_type_hints(Search).items()}
+    allowed = {**choices, _FAILURES: ()}
+    values = {"direction": _direction(metric), _FAILURES: _DEFAULT_FAILURES, **settings}
+    for name, value in values.items():
+        if name not in allowed:
+            raise ValueError(f"search has {name!r}; allowed are {', '.join(allowed)}")
+        if choices.get(name):
+            if value not in choices[name]:
+                reason = (
+                    f"the direction of {metric!r} is not known: set it" if value is None else f"{name} is {value!r}"
+                )
+                raise ValueError(f"search: {reason}; allowed are {', '.join(choices[name])}")
+        elif not _is_count(value):
+            raise ValueError(f"search: {name} is {value!r}; allowed is a whole number from 0 to {_SEEDS - 1}")
+        else:
+            values[name] = int(value)
+    failures = values.pop(_FAILURES)
+    return Search(**values), failures
+
+
+def _is_count(value: object) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 <= value < _SEEDS and value == int(value)
+
+
+def _direction(metric: str) -> str | None:
+    """Return the direction of a metric of training or validation rows; None if it is not known."""
+    known = dict[str, str](pair for names in (*DIRECTIONS.values(), OF_TEXTS) for pair in names.items())
+    found = known.get(metric.removeprefix("val_"))
+    return None if found is None else {"at least": "maximize", "at most": "minimize"}[found]
