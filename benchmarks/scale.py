@@ -157,6 +157,7 @@ def model(model_dir: str, folder: str, layers: int) -> None:
     import torch
     from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
+    from kfp_distributed.storage.model import MODEL_MANIFEST, ModelManifest
     from kfp_distributed.storage.opener import open_store
     from kfp_distributed.trainers.language_training.base_folder import base_folder
 
@@ -166,7 +167,9 @@ def model(model_dir: str, folder: str, layers: int) -> None:
     small.save_pretrained(written, max_shard_size="300MB")
     moments.append(time.perf_counter())
     (written / "tokenizer.json").write_text("{}")
-    open_store(address).upload_folder(written)
+    store = open_store(address)
+    manifest = ModelManifest("hugging_face", store.upload_folder(written))
+    store.write(MODEL_MANIFEST, manifest.to_json().encode())  # What it lists is checked after a download.
     moments.append(time.perf_counter())
     fetched = base_folder(address, Path(folder, "fetched"))
     moments.append(time.perf_counter())
