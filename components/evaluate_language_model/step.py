@@ -102,6 +102,7 @@ def run_step(
             threshold = replace(threshold, direction="at most")
         log_metrics(metrics, scores)
         evaluation.metadata.update(model_uri=without_secrets(model_uri))
+        judgement = ""
         try:
             verdict = threshold.judge(scores)
             judgement = threshold.describe(verdict)

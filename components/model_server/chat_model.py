@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,15 @@ _TOO_LONG = "context_length_exceeded"
 """Code of the error that OpenAI's clients know."""
 
 
+def _texts(value: Any) -> Iterator[str]:  # noqa: ANN401
+    """Yield the texts in messages and tools, which a template writes."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _texts(part)
+
+
 class ChatModel:
     """A language model. One request generates at a time, and the others wait.
 
@@ -60,6 +69,10 @@ class ChatModel:
         self._longest_token = max(map(len, tokenizer.get_vocab()))
         stops = model.generation_config.stop_strings or ()
         self._stops = (stops,) if isinstance(stops, str) else tuple(stops)
+        vocabulary = tokenizer.get_vocab()
+        # Those that are tokens may be special ones, which answers leave out.
+        known = {vocabulary[stop] for stop in self._stops if stop in vocabulary}
+        self._ends = {is_chat: sorted({*ends, *known}) for is_chat, ends in self._ends.items()}
         model.generation_config.stop_strings = None  # `generate` would keep the text that ends an answer.
         self._lock, self._is_closed = threading.Lock(), False
 
@@ -78,7 +91,10 @@ class ChatModel:
         if request.is_chat and not self._tokenizer.chat_template:
             raise RequestRefused("the model has no chat template: complete a text at /v1/completions", param)
         prompt = request.prompt
-        text = prompt if isinstance(prompt, str) else "".join(message["content"] for message in prompt)
+        try:
+            text = prompt if isinstance(prompt, str) else "".join(_texts([*prompt, *(request.tools or ())]))
+        except RecursionError:
+            raise RequestRefused(f"the {param} have too many levels", param) from None
         if not text.isascii() and text.encode(errors="ignore").decode() != text:
             raise RequestRefused(f"the {param} has half of a character: write the whole character", param)
         # A tokenizer would take a hundred times its memory for it.
@@ -183,7 +199,7 @@ def load_chat_model(folder: Path, scratch: Path, credentials: Callable[[str], Cr
     logging.disable_progress_bar()
     complete = next((place for place in (folder, folder / "merged") if (place / "config.json").exists()), None)
     if complete:
-        check_files(str(complete), [path.name for path in complete.iterdir()], "MODEL")
+        check_files(str(complete), [path.name for path in complete.iterdir() if path.is_file()], "MODEL")
         model, tokenizer = load_base(complete, "", "lora")
     else:
         base = _base_of_adapter(folder, scratch, credentials)

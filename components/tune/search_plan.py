@@ -136,8 +136,9 @@ def _parse_settings(settings: Mapping[str, Any], metric: str) -> tuple[Search, i
 
 
 def _is_count(value: object) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and 0 <= value < _SEEDS and value == int(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 <= value < _SEEDS and value == int(value)
 
 
 def _direction(metric: str) -> str | None:

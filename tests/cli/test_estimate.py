@@ -66,6 +66,9 @@ def test_a_table_of_what_fits(base):
     assert lines[0].endswith("max_length 2048, batch_size 32, ranks 1")
     assert lines[1].endswith(" CUDA")
     assert len(lines) == 26
+    assert (
+        "max_length is 8193, and the model is made for 8192 tokens" in estimate(base, {"max_length": 8193}, {}).output
+    )
 
 
 def test_preferences_are_not_sharded(base):

@@ -230,6 +230,8 @@ def test_wrong_requests_have_the_error_of_openai(server):
     assert longer["code"] == "context_length_exceeded"
     assert longer["message"].startswith("the prompt has 40000000 characters, at most ")
     assert error(chat, 400, messages=[{"role": "user", "content": "x" * 40_000_000}])["code"] == longer["code"]
+    tools = [{"type": "function", "function": {"name": "x", "description": "x" * 40_000_000}}]
+    assert error(chat, 400, messages=CHAT, tools=tools)["code"] == longer["code"]
     assert "has half of a character" in error("/v1/completions", 400, prompt="1 \ud83d")["message"]
     assert "at least 1" in error("/v1/completions", 400, prompt="")["message"]
     assert error(chat, 400, messages=[{"role": "system", "content": "fail"}])["message"] == (

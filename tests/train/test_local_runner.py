@@ -167,7 +167,17 @@ def test_a_replica_only_sees_its_own_gpus(distribution, expected):
 
 @pytest.mark.parametrize(
     ("visible", "expected"),
-    [("", []), ("-1", []), ("0", ["0"]), ("1,GPU-7", ["1", "GPU-7"]), ("2,-1,0", ["2"]), ("3,,0", ["3"])],
+    [
+        ("", []),
+        ("-1", []),
+        ("0", ["0"]),
+        ("1,GPU-7", ["1", "GPU-7"]),
+        ("2,-1,0", ["2"]),
+        ("3,,0", ["3"]),
+        ("0, 1, -1", ["0", "1"]),
+        ("NoDevFiles", []),
+        ("MIG-a/1/0", ["MIG-a/1/0"]),
+    ],
 )
 def test_the_gpus_of_the_machine_are_those_that_cuda_sees(monkeypatch, visible, expected):
     """CUDA sees none from the first that is not valid."""

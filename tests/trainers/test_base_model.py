@@ -224,6 +224,17 @@ def test_the_step_refuses_a_model_that_cannot_be_fetched(tmp_path, request_of_ch
         plan_job(replace(request, train_parameters={"base_model": address}))
 
 
+def test_a_max_length_beyond_what_the_model_is_made_for_gives_a_warning(tmp_path, request_of_chats):
+    for name, text in {
+        "config.json": '{"max_position_embeddings": 64}',
+        "a.safetensors": "",
+        "tokenizer.json": "",
+    }.items():
+        (tmp_path / name).write_text(text)
+    given = {"base_model": f"file://{tmp_path}", "max_length": 65}
+    assert "the model is made for 64 tokens" in plan_job(replace(request_of_chats, train_parameters=given)).warnings[0]
+
+
 @pytest.mark.parametrize(
     ("template", "problem"),
     [

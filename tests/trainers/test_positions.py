@@ -20,9 +20,9 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         ({"max_position_embeddings": True}, None),
         ({"max_position_embeddings": 32768, "rope_scaling": YARN}, 131072),
         ({"max_position_embeddings": 131072, "rope_parameters": YARN | {"factor": 2}}, 131072),
-        ({"max_position_embeddings": 1024, "rope_scaling": {"type": "linear", "factor": 4.0}}, 4096),
+        ({"max_position_embeddings": 1024, "rope_scaling": {"type": "linear", "factor": 4.0}}, 1024),
         ({"max_position_embeddings": 1024, "rope_scaling": {"type": "longrope", "short_factor": [1.0]}}, 1024),
-        ({"max_position_embeddings": 4096, "rope_parameters": {"full_attention": {"factor": 8}}}, 32768),
+        ({"max_position_embeddings": 4096, "rope_parameters": {"full_attention": YARN}}, 131072),
         ({"max_position_embeddings": 4096, "rope_parameters": {"rope_type": "default"}}, 4096),
         ({"max_position_embeddings": 4096, "rope_scaling": {"factor": math.inf}}, 4096),
         ({"max_position_embeddings": 4096, "rope_scaling": {"factor": math.nan}}, 4096),
@@ -30,7 +30,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         ({"text_config": {"max_position_embeddings": 512}}, 512),
     ],
 )
-def test_no_model_is_limited_to_less_than_it_can(config, limit):
+def test_what_a_model_is_made_for(config, limit):
     assert positions(config) == limit
     assert check_length(config, {"max_length": limit or 2**30}) == ""
     if limit and config.get("model_type") != "gpt2":

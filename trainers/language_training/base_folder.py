@@ -137,7 +137,7 @@ def _has_manifest(folder: Path) -> bool:
 
 
 def _names(folder: Path) -> list[str]:
-    return [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return [path.name for path in folder.iterdir() if path.is_file()] if folder.is_dir() else []
 
 
 def _is_wanted(path: str, has_weights: bool) -> bool:

@@ -44,6 +44,8 @@ def load_base(
     known = {"local_files_only": True, "trust_remote_code": False}
     try:
         tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder or folder, **known)
+    except ImportError:  # Of a package that it needs.
+        raise
     except Exception as error:  # tokenizers raises nothing more special.
         raise ValueError(f"the tokenizer of the model cannot be read: {error!r}. Save it again") from error
     tokenizer.chat_template = chat_template or tokenizer.chat_template

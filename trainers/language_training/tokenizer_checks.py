@@ -8,6 +8,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from kfp_distributed.trainers.language_training.objectives import Tuning
+from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
 from kfp_distributed.trainers.programs.model_size import check_row, has_table, positions
 
 
@@ -39,10 +40,14 @@ def template_errors(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any], 
 
 
 def usable_length(trainer: Tuning) -> int:
-    """Return max_length, or the size of the model's table of positions if that is less."""
+    """Return the tokens of a prompt with its answer, at most: max_length, or those that the model is made for.
+
+    A max_length that is set may be more, if the model has no table of positions.
+    """
     length: int = trainer.args.max_length
     config = trainer.model.config.to_dict()
-    return min(length, (has_table(config) and positions(config)) or length)
+    is_chosen = length != LanguageModelParameters.max_length and not has_table(config)
+    return length if is_chosen else min(length, positions(config) or length)
 
 
 def check_tokens(trainer: Tuning) -> None:

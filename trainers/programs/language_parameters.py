@@ -133,8 +133,8 @@ def check_together(parameters: Mapping[str, object]) -> None:
         raise ValueError('method is "qlora", whose model is not divided: set sharding to "none", or method to "lora"')
     if parameters.get("method") == "full":
         of_adapter = {**{name: (value,) for name, value in _defaults("lora_")}, "export": ("adapter", "merged")}
-        for name in of_adapter.keys() & parameters.keys():
-            if parameters[name] not in of_adapter[name]:
+        for name in parameters:
+            if name in of_adapter and parameters[name] not in of_adapter[name]:
                 value = json.dumps(parameters[name])
                 raise ValueError(f'{name} is {value}, and method is "full", which trains no adapter: leave {name} out')
     if parameters.get("objective", "sft") != "dpo":

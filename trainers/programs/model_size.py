@@ -118,15 +118,20 @@ def model_size(config: Mapping[str, Any]) -> ModelSize | None:
     return ModelSize(layers, width, queries, inner, linear, vocabulary, parameters)
 
 
-_TABLES = {"biogpt", "codegen", "gpt2", "gpt_bigcode", "gpt_neo", "gptj", "openai-gpt", "opt", "xglm"}
+_TABLES = {
+    *("bart", "bert", "bert-generation", "big_bird", "bigbird_pegasus", "biogpt", "blenderbot", "blenderbot-small"),
+    *("camembert", "codegen", "ctrl", "electra", "ernie", "git", "gpt2", "gpt_bigcode", "gpt_neo", "gptj", "marian"),
+    *("mbart", "megatron-bert", "mvp", "openai-gpt", "opt", "pegasus", "plbart", "reformer", "rembert", "roberta"),
+    *("roberta-prelayernorm", "roc_bert", "roformer", "trocr", "xlm", "xlm-roberta", "xlm-roberta-xl", "xmod"),
+}
 """Values of model_type with a table of positions. Others compute a position, whatever its number is (RoPE)."""
 
 
 def positions(config: Mapping[str, Any]) -> int | None:
     """Return the number of tokens that a model has positions for; None if it has no limit, or none that is known.
 
-    A factor of RoPE scaling may be contained in max_position_embeddings (Llama 3.1) or not (Qwen 2.5 with YaRN). The
-    larger number is returned, so that no model is limited to less than it can.
+    A factor of RoPE scaling may be contained in max_position_embeddings (Llama 3.1) or not (Qwen 2.5 with YaRN). With
+    original_max_position_embeddings, both is known.
 
     Args:
         config: Content of config.json.
@@ -138,7 +143,7 @@ def positions(config: Mapping[str, Any]) -> int | None:
         return None
     longest = limit
     for rope in _ropes(config.get("rope_parameters") or config.get("rope_scaling")):
-        factor, original = rope.get("factor"), rope.get("original_max_position_embeddings") or limit
+        factor, original = rope.get("factor"), rope.get("original_max_position_embeddings")
         if isinstance(factor, int | float) and 0 < factor < _LARGEST and _is_count(original):
             longest = max(longest, int(factor * original))
     return longest

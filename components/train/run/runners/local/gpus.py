@@ -1,6 +1,7 @@
 """GPUs of this machine, and their assignment to replicas."""
 
 import os
+import re
 from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -34,6 +35,6 @@ def machine_gpus() -> list[str]:
     """Return the GPUs that this process may use, in the form of CUDA_VISIBLE_DEVICES."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        # CUDA sees none from the first that is not valid. -1 hides all.
-        return [*takewhile(lambda gpu: gpu and not gpu.startswith("-"), visible.split(","))]
+        # CUDA sees none from the first that is not valid, such as -1, or NoDevFiles of Slurm.
+        return [*takewhile(re.compile(r"\d+|GPU-.+|MIG-.+").fullmatch, map(str.strip, visible.split(",")))]
     return [device.name.removeprefix("nvidia") for device in sorted(Path("/dev").glob("nvidia[0-9]*"))]
