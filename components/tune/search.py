@@ -1,6 +1,8 @@
 """The flow of a search: starts trials, reports their epochs, and ends those that are pruned."""
 
+import math
 from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from typing import Literal, NamedTuple, Protocol
 
 from optuna.trial import FrozenTrial
@@ -78,12 +80,14 @@ def run_search(
         SearchFailed: Too many trials have failed, one is lost again and again, or none is complete.
     """
     running, flow = dict[int, RunningTrial](), _Flow(study, limits, start, say)
+    flow.check_failures()
+    waiting = [*study.running]
     try:
-        for trial in study.running:
-            running[trial.number] = flow.start(trial)
         while True:
-            while len(running) < limits.parallel and len(study.ended) + len(running) < limits.trials:
-                trial = study.next_trial()
+            while len(running) < limits.parallel:
+                if not waiting and len(study.ended) + len(running) >= limits.trials:
+                    break
+                trial = waiting.pop(0) if waiting else study.next_trial()
                 running[trial.number] = flow.start(trial)
             if not running:
                 break
@@ -94,8 +98,9 @@ def run_search(
                 elif follower is not training:
                     running[number] = follower
     finally:
-        for training in running.values():
-            training.stop()
+        with ExitStack() as stops:  # All, also if one fails.
+            for training in running.values():
+                stops.callback(training.stop)
     if not study.best:
         raise SearchFailed(f"none of the {limits.trials} trials is complete{flow.first_cause}")
     return study.best
@@ -118,31 +123,41 @@ class _Flow:
     def follow(self, number: int, training: RunningTrial) -> RunningTrial | None:
         """Report what is new of a trial. Return its training, or that which takes its place; None if it has ended."""
         end, epochs = training.ended(), training.epochs()  # In this order: an ended trial has no other epochs.
-        is_pruned = False
+        pruned_after = 0
         for epoch, value in epochs:
-            if self._study.report(number, epoch, value) and not is_pruned:
-                is_pruned = self._study.should_prune(number)
-        if not end and is_pruned:
+            if self._study.report(number, epoch, value) and not pruned_after and self._study.should_prune(number):
+                pruned_after = epoch
+        if not end and pruned_after:
             training.stop()
-            end = training.ended()
-            if not end or end.state != "complete":
-                self._study.end(number, "pruned")
-                self._say(f"trial {number} is pruned after epoch {epochs[-1][0]}")
-                return None
+            end = training.ended() or TrialEnd("lost")
         if not end:
             return training
+        if pruned_after and end.state == "lost":
+            self._study.end(number, "pruned")
+            self._say(f"trial {number} is pruned after epoch {pruned_after}")
+            return None
+        if end.state == "complete" and (end.value is None or not math.isfinite(end.value)):
+            end = TrialEnd("failed", cause=f"the metric is {end.value}")
         if end.state == "lost":
             return self._again(number, end, epochs[-1][0] if epochs else 0)
         self._study.end(number, end.state, end.value, end.cause)
         how = f"has failed: {end.cause}" if end.value is None else f"is complete: {end.value:.6g}"
         self._say(f"trial {number} {how}")
+        self.check_failures()
+        return None
+
+    def check_failures(self) -> None:
+        """Check that not too many trials have failed, in all attempts of the step.
+
+        Raises:
+            SearchFailed: It is so.
+        """
         if len(self._study.causes) > self._limits.failures:
             raise SearchFailed(f"{len(self._study.causes)} trials have failed{self.first_cause}")
-        return None
 
     def _again(self, number: int, end: TrialEnd, epoch: int) -> RunningTrial:
         known, times = self._lost.get(number, (epoch, 0))
-        self._lost[number] = (epoch, 1 if epoch > known else times + 1)
+        self._lost[number] = (max(epoch, known), 1 if epoch > known else times + 1)
         if self._lost[number][1] == _LOST_STARTS:
             raise SearchFailed(f"trial {number} was lost {_LOST_STARTS} times without a newer epoch: {end.cause}")
         self._say(f"trial {number} is lost, and continues: {end.cause}")

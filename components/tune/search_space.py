@@ -14,6 +14,9 @@ DISTRIBUTION = "distribution_specification."
 
 _KEYS = ("low", "high", "log", "step", "type")
 _TYPES = {"int": int, "float": float}
+_LARGEST = 1e300
+"""Largest number, so that no distance of two is infinite."""
+
 _EXAMPLE = '{"low": 1e-5, "high": 1e-2, "log": true} or {"choices": [16, 32]}'
 
 
@@ -126,7 +129,7 @@ def parse_search_space(
         raise ValueError(f"search_space is {space!r:.200}; allowed is a dict of parameters, each with {_EXAMPLE}")
     known = {parameter.name: parameter for parameter in program.parameters}
     searched = dict[str, Range | Choices]()
-    for name, entry in space.items():
+    for name, entry in ((str(name), entry) for name, entry in space.items()):
         key = name.removeprefix(DISTRIBUTION)
         where, given = ("distribution_specification", distribution) if key != name else ("train_parameters", fixed)
         if key in given:
@@ -163,16 +166,19 @@ def _parse_entry(name: str, entry: object, parameter: Parameter) -> Range | Choi
         _refuse(name, entry, "step must be a number above 0 of which high - low is a multiple")
     if is_whole and any(value != int(value) for value in (low, high, step or 0)):
         _refuse(name, entry, "low, high and step of whole numbers must be whole numbers")
-    number = int if is_whole else float
-    return Range(number(low), number(high), is_whole, bool(log), None if step is None else number(step))
+    if is_whole:
+        return Range(int(low), int(high), True, bool(log), None if step is None else int(step))
+    # Optuna leaves the highest number out if it is no multiple by any difference.
+    step = None if step is None else (high - low) / round((high - low) / step)
+    return Range(float(low), float(high), False, bool(log), step)
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST
 
 
 def _is_multiple(distance: float, step: float) -> bool:
-    return math.isclose(distance / step, round(distance / step), rel_tol=1e-9)
+    return round(distance / step) >= 1 and math.isclose(distance / step, round(distance / step), rel_tol=1e-9)
 
 
 def _is_whole(name: str, entry: Mapping[str, Any], parameter: Parameter) -> bool:
@@ -181,7 +187,9 @@ def _is_whole(name: str, entry: Mapping[str, Any], parameter: Parameter) -> bool
     if given not in (None, *_TYPES):
         _refuse(name, entry, f"type must be {' or '.join(_TYPES)}")
     allowed = {kind for kind, number in (("int", 1), ("float", 0.5)) if _takes(parameter, number)}
-    if given and given not in allowed and allowed:
+    if not allowed:
+        _refuse(name, entry, f"the parameter takes no range, but {parameter.type}: use choices")
+    if given and given not in allowed:
         _refuse(name, entry, f"the parameter is of another type: {parameter.type}")
     if given or "float" not in allowed:
         return given != "float"
@@ -201,10 +209,12 @@ def _takes(parameter: Parameter, value: float) -> bool:
 def _parse_choices(name: str, values: object) -> tuple[Any, ...]:
     if not isinstance(values, Sequence) or isinstance(values, str) or len(values) < 2:
         _refuse(name, {"choices": values}, "choices must be a list of at least two values")
-    kinds = {"number" if _is_number(value) else type(value).__name__ for value in values}
+    if any(isinstance(value, float) and not math.isfinite(value) for value in values):
+        _refuse(name, {"choices": values}, "choices must be finite")
+    kinds = {"number" if _is_number(value) else type(value).__name__ for value in values if value is not None}
     if len(kinds) > 1:
         _refuse(name, {"choices": values}, f"choices must be of one type, and these are {', '.join(sorted(kinds))}")
-    if len({json.dumps(value, sort_keys=True) for value in values}) < len(values):
+    if any(value in values[:number] for number, value in enumerate(values)):  # 16 and 16.0 are equal.
         _refuse(name, {"choices": values}, "each of the choices must be there once")
     return tuple(values)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple, Protocol
 
+import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
@@ -22,18 +23,17 @@ JOURNAL = "study.journal"
 
 _NAME = "tune"
 
+_BEGUN_WITH = "begun with"
+"""User attribute of the study: its Search and its search space."""
+
 _CAUSE = "cause"
 """User attribute of a trial that has failed."""
 
-_PACKAGES = {"cma_es": "cmaes", "gp": "torch"}
-"""Packages of samplers that not every image has."""
+MOST_POINTS = 10_000
+"""Points of a grid, at most. Optuna has all of them in its memory, and the values of each parameter in each trial."""
 
-_PRUNERS: Mapping[str, type[BasePruner]] = {
-    "none": NopPruner,
-    "median": MedianPruner,
-    "hyperband": HyperbandPruner,
-    "successive_halving": SuccessiveHalvingPruner,
-}
+_PACKAGES = {"cma_es": ("cmaes",), "gp": ("torch", "scipy")}
+"""Packages of samplers that not every image has."""
 
 End = Literal["complete", "pruned", "failed"]
 """How a trial has ended."""
@@ -52,14 +52,16 @@ class Search:
     Attributes:
         direction: Whether low or high values of the metric are good.
         sampler: What chooses the values of a trial.
-        pruner: What ends trials early that are worse than others.
+        pruner: What ends trials early that are worse than others. Default: "none".
         seed: Seed of the sampler. Default: 0.
+        epochs: Epochs of a trial that is not pruned, which "hyperband" needs. Default: 100.
     """
 
     direction: Literal["minimize", "maximize"]
     sampler: Literal["tpe", "random", "grid", "cma_es", "gp"] = "tpe"
     pruner: Literal["none", "median", "hyperband", "successive_halving"] = "none"
     seed: int = 0
+    epochs: int = 100
 
 
 class TrialValues(NamedTuple):
@@ -103,6 +105,11 @@ class _Journal(BaseJournalBackend):
             self._stored = len(self._logs)
 
 
+class _Grid(GridSampler):
+    def after_trial(self, *_: Any) -> None:  # noqa: ANN401
+        """Do nothing. That of Optuna stops its own loop, which does not run."""
+
+
 class Study:
     """The trials of a search. What it has answered is stored before it returns, but for reported values."""
 
@@ -115,23 +122,29 @@ class Study:
             space: The search space.
 
         Raises:
-            ValueError: The sampler lacks a package, or its search space has no grid.
+            ValueError: The sampler lacks a package, its search space has no grid, or the study began with others.
             StorageError: The store fails.
         """
-        package = _PACKAGES.get(search.sampler)
-        if package and not find_spec(package):
-            raise ValueError(f'sampler is "{search.sampler}", and the image of the step has no {package}')
+        for package in _PACKAGES.get(search.sampler, ()):
+            if not find_spec(package):
+                raise ValueError(f'sampler is "{search.sampler}", and the image of the step has no {package}')
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._search, self._space, self._journal = search, space, _Journal(store)
         self._distributions = {name: _distribution(entry) for name, entry in space.items()}
-        self._sampler(0)
+        if search.sampler == "grid":
+            grid_points(space)
         self._study = optuna.create_study(
             study_name=_NAME,
             storage=JournalStorage(self._journal),
             direction=search.direction,
-            pruner=_PRUNERS[search.pruner](),
+            pruner=_pruner(search),
             load_if_exists=True,
         )
+        begun_with, now = self._study.user_attrs.get(_BEGUN_WITH), repr((search, sorted(space.items())))
+        if begun_with is None:
+            self._study.set_user_attr(_BEGUN_WITH, now)
+        elif begun_with != now:
+            raise ValueError(f"the study began with {begun_with}, and is to go on with {now}: begin another one")
         self._journal.save()
 
     def next_trial(self) -> TrialValues:
@@ -200,16 +213,28 @@ class Study:
         return TrialValues(number, {name: _value(self._space[name], value) for name, value in stored.items()})
 
     def _sampler(self, trials: int) -> BaseSampler:
-        seed = (self._search.seed + trials) % (1 << 32)
+        # Those of two seeds have no numbers in common, unlike seed + trials.
+        seed = int(np.random.SeedSequence([self._search.seed, trials]).generate_state(1)[0])
         if self._search.sampler == "random":
             return RandomSampler(seed=seed)
         if self._search.sampler == "grid":
-            return GridSampler(_grid(self._distributions), seed=self._search.seed)
+            return _Grid(_grid(self._distributions), seed=self._search.seed)
         if self._search.sampler == "cma_es":
             return CmaEsSampler(seed=seed)
         if self._search.sampler == "gp":
             return GPSampler(seed=seed)
         return TPESampler(seed=seed, multivariate=True, constant_liar=True)
+
+
+def _pruner(search: Search) -> BasePruner:
+    """Return the pruner. What it would estimate from trials, it would estimate anew in each process."""
+    if search.pruner == "median":
+        return MedianPruner()
+    if search.pruner == "hyperband":
+        return HyperbandPruner(min_resource=1, max_resource=search.epochs)
+    if search.pruner == "successive_halving":
+        return SuccessiveHalvingPruner(min_resource=1)
+    return NopPruner()
 
 
 def _distribution(entry: Any) -> BaseDistribution:  # noqa: ANN401
@@ -222,7 +247,7 @@ def _distribution(entry: Any) -> BaseDistribution:  # noqa: ANN401
 
 def _stored_value(value: Any) -> Any:  # noqa: ANN401
     """Return a choice as Optuna stores it: lists and dicts as JSON."""
-    return json.dumps(value) if isinstance(value, list | dict) else value
+    return json.dumps(value, sort_keys=True) if isinstance(value, list | dict) else value
 
 
 def _value(entry: Any, stored: Any) -> Any:  # noqa: ANN401
@@ -236,26 +261,32 @@ def grid_points(space: Space) -> int:
     """Return the number of points of the grid of a search space.
 
     Raises:
-        ValueError: A parameter has any number between two ends.
+        ValueError: A parameter has any number between two ends, or there are more than `MOST_POINTS`.
     """
-    return math.prod(map(len, _grid({name: _distribution(entry) for name, entry in space.items()}).values()))
+    sizes = list[int]()
+    for name, entry in space.items():
+        if isinstance(entry, Choices):
+            sizes.append(len(entry.values))
+        elif step := entry.step or int(entry.is_whole):
+            sizes.append(round((entry.high - entry.low) / step) + 1)
+        else:
+            raise ValueError(f'sampler is "grid", and {name} in search_space has neither choices nor a step')
+    if (points := math.prod(sizes)) > MOST_POINTS:
+        raise ValueError(f'sampler is "grid", and search_space has {points} points; allowed are up to {MOST_POINTS}')
+    return points
 
 
 def _grid(distributions: Mapping[str, BaseDistribution]) -> dict[str, list[Any]]:
-    """Return the values of a grid.
-
-    Raises:
-        ValueError: A parameter has any number between two ends.
-    """
+    """Return the values of a grid, for a space that `grid_points` takes."""
     grid = dict[str, list[Any]]()
     for name, distribution in distributions.items():
         if isinstance(distribution, CategoricalDistribution):
             grid[name] = [*distribution.choices]
         elif isinstance(distribution, IntDistribution):
             grid[name] = [*range(distribution.low, distribution.high + 1, distribution.step)]
-        elif isinstance(distribution, FloatDistribution) and distribution.step:
-            steps = round((distribution.high - distribution.low) / distribution.step)
-            grid[name] = [distribution.low + number * distribution.step for number in range(steps + 1)]
-        else:
-            raise ValueError(f'sampler is "grid", and {name} in search_space has neither choices nor a step')
+        elif isinstance(distribution, FloatDistribution):
+            steps = round((distribution.high - distribution.low) / (distribution.step or 1.0))
+            # 3 * 0.1 is more than 0.3.
+            values = (round(distribution.low + number * (distribution.step or 0), 12) for number in range(steps + 1))
+            grid[name] = [min(value, distribution.high) for value in values]
     return grid

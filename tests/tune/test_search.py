@@ -1,5 +1,6 @@
 """The flow of searches over simulated trials: what is started, pruned, repeated, and kept when the step is killed."""
 
+import math
 import random
 
 import pytest
@@ -129,9 +130,40 @@ def test_failed_trials_are_bounded_and_the_first_cause_is_named(tmp_path):
     with pytest.raises(SearchFailed, match=r"3 trials have failed; trial 1: out of memory in 1$"):
         world.run(Limits(10, 2, 2))
     assert world.running == set()
-    # A further attempt, such as with a higher limit, counts those before it.
+    with pytest.raises(SearchFailed, match="3 trials have failed"):
+        world.run(Limits(10, 2, 2))
+    assert len(world.started) == len(set(world.started)), "a further attempt starts nothing"
+    # One with a higher limit counts those before it.
     study, _ = world.run(Limits(10, 2, 3))
     assert [number for number in range(10) if study.ended[number].state.name == "FAIL"] == [1, 3, 4]
+
+
+def test_all_trials_are_stopped_if_one_cannot_be(tmp_path, monkeypatch):
+    def stop(trial):
+        trial.finish(TrialEnd("lost"))
+        if trial.number == 2:
+            raise OSError("no answer")
+
+    monkeypatch.setattr(Simulated, "stop", stop)
+    world = World(tmp_path, Search("minimize"), fails=lambda number: number == 0)
+    with pytest.raises(OSError, match="no answer"):
+        world.run(Limits(10, 4, 0))
+    assert world.running == set()
+
+
+def test_a_further_attempt_runs_no_more_trials_at_once(tmp_path):
+    world = World(tmp_path, Search("minimize"))
+    study = Study(open_store(str(tmp_path)), world.search, SPACE)
+    for _ in range(6):
+        study.next_trial()
+    study, _ = world.run(Limits(8, 2, 0))
+    assert (world.most, len(study.ended)) == (2, 8)
+
+
+def test_a_trial_without_a_finite_value_has_failed(tmp_path, monkeypatch):
+    monkeypatch.setattr(Simulated, "ended", lambda trial: trial.end and trial.end._replace(value=math.nan))
+    with pytest.raises(SearchFailed, match="none of the 2 trials is complete; trial 0: the metric is nan"):
+        World(tmp_path, Search("minimize")).run(Limits(2, 1, 2))
 
 
 def test_a_search_without_a_complete_trial_has_no_best_one(tmp_path):

@@ -76,7 +76,7 @@ def test_settings_come_from_kubeflow_as_floats(template):
         ({"metric": "val_dice"}, "the direction of 'val_dice' is not known: set it; allowed are minimize, maximize"),
         (
             {"settings": {"samplers": "tpe"}},
-            "search has 'samplers'; allowed are direction, sampler, pruner, seed, trial_",
+            "search has 'samplers'; allowed are direction, sampler, pruner, seed, epochs, ",
         ),
         ({"settings": {"sampler": "bayes"}}, "sampler is 'bayes'; allowed are tpe, random, grid, cma_es, gp"),
         ({"settings": {"seed": 0.5}}, "seed is 0.5; allowed is a whole number from 0 to 4294967295"),

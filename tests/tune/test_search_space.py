@@ -1,6 +1,7 @@
 """Search spaces: their numbers, what is refused, and the corners at which a program is checked."""
 
 import json
+import math
 
 import pytest
 
@@ -21,7 +22,7 @@ KERAS = parse_program({"trainer": "keras_classifier"})
 COMMAND = parse_program({"command": ["python", "{model_dir}"]})
 
 
-def fit(train_dir, model_dir, rate: float, width: int, depth=2, **others): ...
+def fit(train_dir, model_dir, rate: float, width: int, depth=2, kind: str = "a", **others): ...
 
 
 FUNCTION = parse_program(train_specification(fit))
@@ -72,7 +73,10 @@ def test_the_signature_says_which_numbers_are_whole():
         ({"batch_size": {"low": 1, "high": 3, "type": "long"}}, "type must be int or float"),
         ({"batch_size": Choice([16])}, "at least two values"),
         ({"batch_size": Choice([16, "32"])}, "of one type, and these are number, str"),
-        ({"batch_size": Choice([16, 16])}, "must be there once"),
+        ({"batch_size": Choice([16, 16.0])}, "must be there once"),
+        ({"batch_size": Choice([1.0, math.inf])}, "choices must be finite"),
+        ({"learning_rate": {"low": 0, "high": 10**400}}, "must be finite numbers"),
+        ({1: {"low": 0, "high": 1}}, "keras_classifier has no parameter '1'; it has"),
         ({"rate": Float(1, 2)}, "keras_classifier has no parameter 'rate'; it has .*learning_rate"),
         ({"epochs": Int(1, 2)}, "and train_parameters has 'epochs', too"),
         ({"distribution_specification.number_of_workers": Int(1, 2)}, "and distribution_specification has"),
@@ -81,6 +85,17 @@ def test_the_signature_says_which_numbers_are_whole():
 def test_wrong_spaces_are_refused(space, refused):
     with pytest.raises(ValueError, match=refused):
         parse_search_space(space, KERAS, {"epochs": 3}, {"number_of_workers": 2})
+
+
+def test_a_parameter_of_texts_takes_no_range():
+    with pytest.raises(ValueError, match="the parameter takes no range, but str: use choices"):
+        parse_search_space({"kind": {"low": 1, "high": 3}}, FUNCTION, {}, {})
+    assert parse_search_space({"other": Choice([None, 1])}, FUNCTION, {}, {})["other"] == Choices((None, 1))
+
+
+def test_the_highest_number_belongs_to_the_steps():
+    step = parse_search_space({"rate": {"low": 0, "high": 1, "step": 0.33333333334}}, FUNCTION, {}, {})["rate"].step
+    assert step == 1 / 3
 
 
 def test_a_number_without_a_type_is_ambiguous():

@@ -1,5 +1,7 @@
 """Studies: what Optuna chooses is the same whoever continues, and the journal is one that Optuna reads."""
 
+import json
+
 import optuna
 import pytest
 from optuna.storages import JournalStorage
@@ -14,7 +16,7 @@ SPACE = {
     "width": Range(2, 8, True, step=2),
     "layers": Choices(([8], [8, 8])),
 }
-STEPS = {"rate": Range(0.0, 0.5, False, step=0.25), "width": Choices((1, 2))}
+STEPS = {"rate": Range(0.0, 0.3, False, step=0.1), "width": Choices((1, 2))}
 
 
 class Counting:
@@ -62,22 +64,37 @@ def test_a_search_goes_on_as_if_nothing_had_happened(tmp_path, sampler):
     assert run(open_store(str(tmp_path / "other")), search, 24, reopens=True) == expected
     assert store.writes == 1 + 2 * 24, "the start of the study, and the start and the end of each trial"
     assert {state for state, *_ in expected} == {"COMPLETE", "PRUNED"}
-    assert run(open_store(str(tmp_path / "seed")), Search("minimize", sampler, "median", seed=4), 24) != expected
+    other = run(open_store(str(tmp_path / "seed")), Search("minimize", sampler, "median", seed=4), 24)
+    assert {params["rate"] for _, params, _ in expected}.isdisjoint(params["rate"] for _, params, _ in other)
+
+
+@pytest.mark.parametrize("pruner", ["hyperband", "successive_halving"])
+def test_pruners_decide_the_same_after_a_restart(tmp_path, pruner):
+    search = Search("minimize", "random", pruner, epochs=4)
+    expected = run(open_store(str(tmp_path / "one")), search, 24)
+    assert run(open_store(str(tmp_path / "other")), search, 24, reopens=True) == expected
+    assert {state for state, *_ in expected} == {"COMPLETE", "PRUNED"}
+
+
+def test_a_study_goes_on_with_what_it_began_with(tmp_path):
+    Study(open_store(str(tmp_path)), Search("minimize"), SPACE).next_trial()
+    for search, space in ((Search("maximize"), SPACE), (Search("minimize"), {**SPACE, "width": Range(2, 10, True)})):
+        with pytest.raises(ValueError, match=r"the study began with .*, and is to go on with "):
+            Study(open_store(str(tmp_path)), search, space)
 
 
 def test_optuna_reads_the_journal(tmp_path):
     study = Study(open_store(str(tmp_path)), Search("minimize"), SPACE)
-    for _ in range(3):
-        study.next_trial()
+    values = [study.next_trial().values for _ in range(3)]
     study.report(1, 1, 0.7)
     study.report(1, 1, 0.9)
     study.report(1, 2, 0.5)
     study.end(0, "failed")
     study.end(1, "complete", 0.5)
     read = optuna.load_study(study_name=None, storage=JournalStorage(JournalFileBackend(str(tmp_path / JOURNAL))))
-    assert [(trial.state.name, trial.params) for trial in read.trials] == [
-        (state, trial.params) for state, trial in zip(("FAIL", "COMPLETE", "RUNNING"), read.trials, strict=True)
-    ]
+    assert [trial.state.name for trial in read.trials] == ["FAIL", "COMPLETE", "RUNNING"]
+    stored = [{**trial.params, "layers": json.loads(trial.params["layers"])} for trial in read.trials]
+    assert stored == values
     assert read.trials[1].intermediate_values == {1: 0.7, 2: 0.5}
     assert (read.best_trial.number, read.best_value, study.best.params) == (1, 0.5, read.best_params)
     (running,) = study.running
@@ -95,15 +112,28 @@ def test_the_best_trial_is_the_first_of_those_with_the_best_value(tmp_path, dire
     assert study.best.number == best
 
 
-def test_a_grid_has_each_point_once(tmp_path):
-    points = []
-    for _ in range(6):
-        number, values = Study(open_store(str(tmp_path)), Search("minimize", "grid"), STEPS).next_trial()
+@pytest.mark.parametrize("reopens", [False, True])
+def test_a_grid_has_each_point_once_and_ends(tmp_path, reopens):
+    search, points = Search("minimize", "grid"), []
+    study = Study(open_store(str(tmp_path)), search, STEPS)
+    for _ in range(8):
+        study = Study(open_store(str(tmp_path)), search, STEPS) if reopens else study
+        number, values = study.next_trial()
         points.append((values["rate"], values["width"]))
-        Study(open_store(str(tmp_path)), Search("minimize", "grid"), STEPS).end(number, "complete", 1.0)
-    assert sorted(points) == [(rate, width) for rate in (0.0, 0.25, 0.5) for width in (1, 2)]
-    with pytest.raises(ValueError, match='sampler is "grid", and rate in search_space has neither choices nor a step'):
-        Study(open_store(str(tmp_path)), Search("minimize", "grid"), SPACE)
+        study.end(number, "complete", 1.0)
+    assert sorted(points) == [(rate, width) for rate in (0.0, 0.1, 0.2, 0.3) for width in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("space", "problem"),
+    [
+        (SPACE, "rate in search_space has neither choices"),
+        ({"a": Range(1, 10**7, True)}, "has 10000000 points; allowed"),
+    ],
+)
+def test_a_space_without_a_grid_is_refused(tmp_path, space, problem):
+    with pytest.raises(ValueError, match=problem):
+        Study(open_store(str(tmp_path)), Search("minimize", "grid"), space)
 
 
 def test_a_sampler_whose_package_is_missing_is_refused(tmp_path):
