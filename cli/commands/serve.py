@@ -74,7 +74,7 @@ def command(model: str, name: str, host: str, port: int, namespace: str) -> None
                 server.listen(handler)
                 click.echo(f"serving {name} {version} at {server.url}{path}, until Ctrl-C")
                 server.serve_forever()
-    except OSError as error:
+    except (ImportError, OSError) as error:  # Some tokenizers need a package.
         raise click.ClickException(f"cannot load {model}: {error}") from None
     except (ValueError, StorageError, StoreNotReached, ModelIncomplete) as error:
         raise click.ClickException(str(error)) from None

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,10 @@ def _texts(value: Any) -> Iterator[str]:  # noqa: ANN401
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | dict):
-        for part in value.values() if isinstance(value, dict) else value:
+        for part in chain(value, value.values()) if isinstance(value, dict) else value:
             yield from _texts(part)
+    else:
+        yield str(value)
 
 
 class ChatModel:
@@ -69,10 +72,7 @@ class ChatModel:
         self._longest_token = max(map(len, tokenizer.get_vocab()))
         stops = model.generation_config.stop_strings or ()
         self._stops = (stops,) if isinstance(stops, str) else tuple(stops)
-        vocabulary = tokenizer.get_vocab()
-        # Those that are tokens may be special ones, which answers leave out.
-        known = {vocabulary[stop] for stop in self._stops if stop in vocabulary}
-        self._ends = {is_chat: sorted({*ends, *known}) for is_chat, ends in self._ends.items()}
+        self._added: dict[str, int] = tokenizer.get_added_vocab()
         model.generation_config.stop_strings = None  # `generate` would keep the text that ends an answer.
         self._lock, self._is_closed = threading.Lock(), False
 
@@ -131,7 +131,10 @@ class ChatModel:
             self._lock.release()
 
     def _generate(self, request: AnswerRequest, tokens: list[int], send: Callable[[str], None]) -> Answer:
-        text, ends, begin = AnswerText(request.stops + self._stops), self._ends[request.is_chat], len(tokens)
+        stops, begin = request.stops + self._stops, len(tokens)
+        # Special tokens are left out of texts.
+        ends = sorted({*self._ends[request.is_chat], *(self._added[stop] for stop in stops if stop in self._added)})
+        text = AnswerText(stops)
 
         def decoded(output: torch.Tensor) -> str:
             new = output[0, begin:].tolist()

@@ -1,6 +1,7 @@
 """The evaluation of a language model by a job: its scores, whatever the ranks are, its answers, and what is refused."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -243,10 +244,11 @@ def test_tasks_of_the_harness_are_scored_by_all_ranks(folder, evaluate, harness,
     ],
 )
 def test_tasks_that_ranks_cannot_share_are_refused_before_the_model_is_fetched(
-    harness, tmp_path, task, sharding, ranks, refused
+    harness, tmp_path, library_archive, task, sharding, ranks, refused
 ):
     program = forked(environment("torch2"), "-c", LOAD, harness, task, sharding, str(ranks))
-    process = subprocess.run(program, capture_output=True, text=True, check=False, cwd=tmp_path)
+    variables = {**os.environ, "PYTHONPATH": str(library_archive)}
+    process = subprocess.run(program, capture_output=True, text=True, check=False, cwd=tmp_path, env=variables)
     assert re.search(refused, process.stdout.splitlines()[-1]), process.stdout + process.stderr
 
 

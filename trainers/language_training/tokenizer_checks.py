@@ -42,7 +42,7 @@ def template_errors(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any], 
 def usable_length(trainer: Tuning) -> int:
     """Return the tokens of a prompt with its answer, at most: max_length, or those that the model is made for.
 
-    A max_length that is set may be more, if the model has no table of positions.
+    Another max_length than the default may be more, if the model has no table of positions.
     """
     length: int = trainer.args.max_length
     config = trainer.model.config.to_dict()

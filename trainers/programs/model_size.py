@@ -118,20 +118,17 @@ def model_size(config: Mapping[str, Any]) -> ModelSize | None:
     return ModelSize(layers, width, queries, inner, linear, vocabulary, parameters)
 
 
-_TABLES = {
-    *("bart", "bert", "bert-generation", "big_bird", "bigbird_pegasus", "biogpt", "blenderbot", "blenderbot-small"),
-    *("camembert", "codegen", "ctrl", "electra", "ernie", "git", "gpt2", "gpt_bigcode", "gpt_neo", "gptj", "marian"),
-    *("mbart", "megatron-bert", "mvp", "openai-gpt", "opt", "pegasus", "plbart", "reformer", "rembert", "roberta"),
-    *("roberta-prelayernorm", "roc_bert", "roformer", "trocr", "xlm", "xlm-roberta", "xlm-roberta-xl", "xmod"),
-}
-"""Values of model_type with a table of positions. Others compute a position, whatever its number is (RoPE)."""
+_TABLES = {"biogpt", "codegen", "ctrl", "gpt2", "gpt_bigcode", "gpt_neo", "gptj", "openai-gpt", "opt"}
+"""Values of model_type of decoders with a table of positions. Most others compute a position, whatever its number is
+(RoPE)."""
 
 
 def positions(config: Mapping[str, Any]) -> int | None:
     """Return the number of tokens that a model has positions for; None if it has no limit, or none that is known.
 
-    A factor of RoPE scaling may be contained in max_position_embeddings (Llama 3.1) or not (Qwen 2.5 with YaRN). With
-    original_max_position_embeddings, both is known.
+    A factor of RoPE scaling may be contained in max_position_embeddings (Llama 3.1) or not (Qwen 2.5 with YaRN). It is
+    if original_max_position_embeddings is less. Without this number, transformers takes max_position_embeddings for it
+    where it needs one, and of a linear factor nobody knows.
 
     Args:
         config: Content of config.json.
@@ -144,7 +141,9 @@ def positions(config: Mapping[str, Any]) -> int | None:
     longest = limit
     for rope in _ropes(config.get("rope_parameters") or config.get("rope_scaling")):
         factor, original = rope.get("factor"), rope.get("original_max_position_embeddings")
-        if isinstance(factor, int | float) and 0 < factor < _LARGEST and _is_count(original):
+        if original is None and (rope.get("rope_type") or rope.get("type")) in ("yarn", "dynamic"):
+            original = limit
+        if isinstance(factor, int | float) and 0 < factor < _LARGEST and _is_count(original) and original >= limit:
             longest = max(longest, int(factor * original))
     return longest
 
