@@ -24,7 +24,6 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         ({"max_position_embeddings": 1024, "rope_scaling": {"type": "yarn", "factor": 4.0}}, 4096),
         ({"max_position_embeddings": 1024, "rope_scaling": {"type": "linear", "factor": 4.0}}, 1024),
         ({"max_position_embeddings": 1024, "rope_scaling": {"type": "longrope", "short_factor": [1.0]}}, 1024),
-        ({"max_position_embeddings": 4096, "rope_parameters": {"full_attention": YARN}}, 4096),
         ({"max_position_embeddings": 32768, "rope_parameters": {"full_attention": YARN}}, 131072),
         ({"max_position_embeddings": 4096, "rope_parameters": {"rope_type": "default"}}, 4096),
         ({"max_position_embeddings": 4096, "rope_scaling": {"factor": math.inf}}, 4096),
