@@ -1,12 +1,14 @@
 """Replicas that must end soon, and the leader that saves a checkpoint in time."""
 
 import signal
+import time
 
 import pytest
 from faulty_proxy import Fault, faulty_proxy
 
 from kfp_distributed.storage import open_store
 from kfp_distributed.storage.errors import StorageError
+from kfp_distributed.storage.folder import FolderStore
 from kfp_distributed.trainers import train_specification
 from kfp_distributed.trainers.runtime.checkpoints.stored_checkpoints import complete_checkpoints
 from kfp_distributed.trainers.runtime.job_description import PEER_LOST, PREEMPTED
@@ -180,6 +182,40 @@ def test_a_leader_that_is_killed_and_starts_again_learns_of_a_replica_that_still
     replicas.start("worker-0")
     assert replicas.wait("worker-0") == PREEMPTED
     assert replicas.wait("worker-1") == 128 + signal.SIGTERM
+
+
+def test_a_replica_that_must_end_waits_for_a_leader_whose_looks_fail(make_replicas, digits, monkeypatch):
+    monkeypatch.setattr(termination, "LOOK_SECONDS", 0.02)
+    job = make_replicas(train_specification(count), {}, {"worker": 2}, digits).job
+    store, waits = open_store(job.metrics_uri), iter(range(10))
+    store.write("notices/leader", b"1 0")
+
+    class Clock:
+        monotonic = staticmethod(time.monotonic)
+
+        def sleep(self, seconds):
+            time.sleep(0.02)
+            if next(waits) == 8:
+                store.delete(["notices/leader"])
+
+    monkeypatch.setattr(termination, "time", Clock())
+    Termination(job, "worker-1", leads=False).await_leader()
+    assert [*waits] == [9], "it has waited until the leader had ended"
+    assert store.exists("notices/worker-1")
+
+
+def test_a_leader_that_starts_again_is_never_seen_to_have_ended(make_replicas, digits, monkeypatch):
+    job = make_replicas(train_specification(count), {}, {"worker": 2}, digits).job
+    store, deleted, delete = open_store(job.metrics_uri), [], FolderStore.delete
+    store.write("notices/leader", b"1 0")
+    store.write("notices/worker-1", b"")
+    monkeypatch.setattr(FolderStore, "delete", lambda self, keys: deleted.extend(keys) or delete(self, keys))
+    leader = Termination(job, "worker-0", leads=True)
+    leader.is_ending()
+    while store.read("notices/leader") == b"1 0":
+        pass
+    assert deleted == ["notices/worker-1"]
+    leader.leave()
 
 
 def test_a_notice_of_an_earlier_start_that_cannot_be_deleted_at_first_ends_nothing(make_replicas, digits, monkeypatch):

@@ -25,10 +25,8 @@ LOOK_SECONDS = 3.0
 
 _FOLDER = "notices/"
 _LEADER = f"{_FOLDER}leader"
-"""Object that exists while the leader looks for notices. It is rewritten with another content at each look."""
-
-_SILENT_LOOKS = 3
-"""Number of looks without a change of this object after which the leader was killed."""
+"""Object that exists from the leader's first look for notices until the leader ends. It is rewritten with another
+content at each look."""
 
 
 class EndedEarly(SystemExit):
@@ -140,11 +138,11 @@ class Termination:
             if self._looking:
                 time.sleep(grace_seconds())
             return
-        store, look, changed = self._store(), b"", time.monotonic()
-        while time.monotonic() < min(until, changed + _SILENT_LOOKS * LOOK_SECONDS):
+        store, look = self._store(), b""
+        while time.monotonic() < until:  # Silence does not end the wait: the leader's requests may be slow or fail.
             try:
                 if (newer := store.read(_LEADER)) != look:
-                    look, changed = newer, time.monotonic()
+                    look = newer
                     if self._is_needed:  # Again each time: a leader that has started again has deleted the notice.
                         store.write(_FOLDER + self._replica, b"")
             except KeyNotFound:  # No leader looks, or it has ended.
@@ -169,7 +167,7 @@ class Termination:
         for number in count():
             with suppress(StorageError):
                 if not is_cleared:  # The notices are those of an earlier start.
-                    store.delete([entry.key for entry in store.list(_FOLDER)])
+                    store.delete([entry.key for entry in store.list(_FOLDER) if entry.key != _LEADER])
                     is_cleared = True
                 store.write(_LEADER, f"{os.getpid()} {number}".encode())
                 if notices := [entry.key for entry in store.list(_FOLDER) if entry.key != _LEADER]:
