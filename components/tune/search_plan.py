@@ -1,18 +1,18 @@
 """What a search is to do: its settings, its trials, and the request of each trial (pure but for the datasets)."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, get_args, get_type_hints
 
 from kfp_distributed.components.acceptance.threshold import DIRECTIONS, OF_TEXTS
 from kfp_distributed.components.train.describe.task_path import TaskPath
+from kfp_distributed.components.train.describe.value_kinds import MAPPING, is_blank, read_entry
 from kfp_distributed.components.train.run.training_request.request import Request, plan_job
 from kfp_distributed.components.tune.search import Limits
 from kfp_distributed.components.tune.search_space import Space, corners, parse_search_space, trial_arguments
 from kfp_distributed.components.tune.study import Search, TrialValues, grid_points
 from kfp_distributed.storage.uri import uri_beside
-from kfp_distributed.trainers.programs.program import parse_program
+from kfp_distributed.trainers.programs.program import Program, parse_program
 
 TRIALS = "trials"
 """Name of the folder of the models of trials, each in a folder with its number."""
@@ -43,7 +43,7 @@ class SearchPlan:
     def request(self, trial: TrialValues) -> Request:
         """Return the request of a trial. Its model is in the folder TRIALS beside the template's model."""
         parameters, distribution = trial_arguments(
-            trial.values, _mapping(self.template.train_parameters), _mapping(self.template.distribution_specification)
+            trial.values, self.template.train_parameters, self.template.distribution_specification
         )
         number, path = str(trial.number), self.template.task_path
         return replace(
@@ -83,13 +83,19 @@ def plan_search(
     for name, value, most in (("trials", trials, None), ("parallel_trials", parallel_trials, trials)):
         if value < 1 or (most and value > most):
             raise ValueError(f"{name} is {value}; allowed is {'1 or more' if most is None else f'1 to {most}, trials'}")
-    search, failures = _parse_settings(settings or {}, metric)
-    space = parse_search_space(
-        search_space,
-        parse_program(template.train_specification, template.trainers),
-        _mapping(template.train_parameters),
-        _mapping(template.distribution_specification),
+    program = parse_program(template.train_specification, template.trainers)
+    fixed, distribution = (
+        {} if is_blank(value) else read_entry(name, MAPPING, value)
+        for name, value in (
+            ("train_parameters", template.train_parameters),
+            ("distribution_specification", template.distribution_specification),
+        )
     )
+    template = replace(template, train_parameters=fixed, distribution_specification=distribution)
+    search, failures = _parse_settings(settings or {}, metric)
+    space = parse_search_space(search_space, program, fixed, distribution)
+    if search.pruner == "hyperband" and not search.epochs:
+        search = replace(search, epochs=_epochs(program, fixed, space))
     if search.sampler == "grid" and trials > (points := grid_points(space)):
         raise ValueError(
             f'trials is {trials}, and the grid of the sampler "grid" has {points} points: set trials to it'
@@ -104,13 +110,17 @@ def plan_search(
     return plan
 
 
-def _mapping(value: Mapping[str, Any] | str) -> dict[str, Any]:
-    """Return a dict that may be JSON, as `plan_job` takes it. It refuses a wrong one."""
-    try:
-        found = json.loads(value) if isinstance(value, str) else value
-    except ValueError:
-        return {}
-    return dict(found) if isinstance(found, Mapping) else {}
+def _epochs(program: Program, fixed: Mapping[str, Any], space: Space) -> int:
+    """Return the number of epochs of a trial, the largest if it is searched.
+
+    Raises:
+        ValueError: It is not known.
+    """
+    defaults = (parameter.default for parameter in program.parameters if parameter.name == "epochs")
+    searched = space["epochs"].corners if "epochs" in space else (fixed.get("epochs", next(defaults, None)),)
+    if not all(map(_is_count, searched)) or not max(searched):
+        raise ValueError('search: the pruner is "hyperband", which needs "epochs", the epochs of a trial: set it')
+    return int(max(searched))
 
 
 def _parse_settings(settings: Mapping[str, Any], metric: str) -> tuple[Search, int]:

@@ -1,11 +1,11 @@
 """The `search_space` of `tune`: the values of parameters that its trials try (pure)."""
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from kfp_distributed.components.train.describe.value_kinds import MAPPING, read_entry
 from kfp_distributed.trainers.programs.program import Program
 from kfp_distributed.trainers.programs.signature import Parameter
 
@@ -23,24 +23,31 @@ _EXAMPLE = '{"low": 1e-5, "high": 1e-2, "log": true} or {"choices": [16, 32]}'
 class Float(dict[str, Any]):
     """Numbers from `low` to `high`."""
 
-    def __init__(self, low: float, high: float, *, log: bool = False, step: float | None = None) -> None:
+    def __init__(self, low: float, high: float, *, log: bool = False) -> None:
         """Set the numbers.
 
         Args:
             low: The smallest number.
             high: The largest number.
             log: Whether the logarithms of the numbers are equally likely, in place of the numbers. Default: false.
-            step: Distance of the numbers from each other. Default: None, all numbers.
         """
-        super().__init__(type="float", low=low, high=high, **_others(log, step))
+        super().__init__(type="float", low=low, high=high, **({"log": True} if log else {}))
 
 
 class Int(dict[str, Any]):
     """Whole numbers from `low` to `high`."""
 
     def __init__(self, low: int, high: int, *, log: bool = False, step: int | None = None) -> None:
-        """Set the numbers. See `Float`."""
-        super().__init__(type="int", low=low, high=high, **_others(log, step))
+        """Set the numbers.
+
+        Args:
+            low: The smallest number.
+            high: The largest number.
+            log: As of `Float`. Default: false.
+            step: Distance of the numbers from each other. Default: None, all whole numbers.
+        """
+        others = {**({"log": True} if log else {}), **({} if step is None else {"step": step})}
+        super().__init__(type="int", low=low, high=high, **others)
 
 
 class Choice(dict[str, Any]):
@@ -55,10 +62,6 @@ class Choice(dict[str, Any]):
         super().__init__(choices=[*choices])
 
 
-def _others(log: bool, step: float | None) -> dict[str, Any]:
-    return {**({"log": True} if log else {}), **({} if step is None else {"step": step})}
-
-
 @dataclass(frozen=True)
 class Range:
     """Numbers from `low` to `high`, both included.
@@ -68,14 +71,14 @@ class Range:
         high: The largest number.
         is_whole: Whether they are whole numbers.
         log: Whether their logarithms are equally likely. Default: false.
-        step: Distance of the numbers from each other. Default: None: 1 of whole numbers, else any.
+        step: Distance of whole numbers from each other. Default: 1.
     """
 
     low: float
     high: float
     is_whole: bool
     log: bool = False
-    step: float | None = None
+    step: int = 1
 
     @property
     def corners(self) -> tuple[Any, ...]:
@@ -120,16 +123,12 @@ def parse_search_space(
         ValueError: It is empty, has an unknown key or a wrong value, or a parameter that is fixed, too. Whether the
             program takes the values is known from `corners`.
     """
-    if isinstance(space, str):
-        try:
-            space = json.loads(space)
-        except ValueError as error:
-            raise ValueError(f"search_space is not valid JSON: {error}") from None
-    if not isinstance(space, Mapping) or not space:
-        raise ValueError(f"search_space is {space!r:.200}; allowed is a dict of parameters, each with {_EXAMPLE}")
+    entries: Mapping[str, Any] = read_entry("search_space", MAPPING, space)
+    if not entries:
+        raise ValueError(f"search_space is {{}}; allowed is a dict of parameters, each with {_EXAMPLE}")
     known = {parameter.name: parameter for parameter in program.parameters}
     searched = dict[str, Range | Choices]()
-    for name, entry in ((str(name), entry) for name, entry in space.items()):
+    for name, entry in ((str(name), entry) for name, entry in entries.items()):
         key = name.removeprefix(DISTRIBUTION)
         where, given = ("distribution_specification", distribution) if key != name else ("train_parameters", fixed)
         if key in given:
@@ -161,24 +160,20 @@ def _parse_entry(name: str, entry: object, parameter: Parameter) -> Range | Choi
         _refuse(name, entry, "log must be true or false")
     if log and (low <= 0 or step is not None):
         _refuse(name, entry, "a range with log begins above 0, and has no step")
-    is_whole = _is_whole(name, entry, parameter)
-    if step is not None and (not _is_number(step) or step <= 0 or not _is_multiple(high - low, step)):
-        _refuse(name, entry, "step must be a number above 0 of which high - low is a multiple")
-    if is_whole and any(value != int(value) for value in (low, high, step or 0)):
+    if not _is_whole(name, entry, parameter):
+        if step is not None:
+            _refuse(name, entry, "step is for whole numbers: use choices")
+        return Range(float(low), float(high), False, bool(log))
+    step = 1 if step is None else step
+    if not all(_is_number(value) and value == int(value) for value in (low, high, step)):
         _refuse(name, entry, "low, high and step of whole numbers must be whole numbers")
-    if is_whole:
-        return Range(int(low), int(high), True, bool(log), None if step is None else int(step))
-    # Optuna leaves the highest number out if it is no multiple by any difference.
-    step = None if step is None else (high - low) / round((high - low) / step)
-    return Range(float(low), float(high), False, bool(log), step)
+    if step <= 0 or (high - low) % step:
+        _refuse(name, entry, "step must be a number above 0 of which high - low is a multiple")
+    return Range(int(low), int(high), True, bool(log), int(step))
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST
-
-
-def _is_multiple(distance: float, step: float) -> bool:
-    return round(distance / step) >= 1 and math.isclose(distance / step, round(distance / step), rel_tol=1e-9)
 
 
 def _is_whole(name: str, entry: Mapping[str, Any], parameter: Parameter) -> bool:
@@ -209,8 +204,10 @@ def _takes(parameter: Parameter, value: float) -> bool:
 def _parse_choices(name: str, values: object) -> tuple[Any, ...]:
     if not isinstance(values, Sequence) or isinstance(values, str) or len(values) < 2:
         _refuse(name, {"choices": values}, "choices must be a list of at least two values")
-    if any(isinstance(value, float) and not math.isfinite(value) for value in values):
-        _refuse(name, {"choices": values}, "choices must be finite")
+    try:
+        json.dumps(values, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        _refuse(name, {"choices": values}, f"choices must be JSON, with finite numbers ({error})")
     kinds = {"number" if _is_number(value) else type(value).__name__ for value in values if value is not None}
     if len(kinds) > 1:
         _refuse(name, {"choices": values}, f"choices must be of one type, and these are {', '.join(sorted(kinds))}")

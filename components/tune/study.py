@@ -54,14 +54,14 @@ class Search:
         sampler: What chooses the values of a trial.
         pruner: What ends trials early that are worse than others. Default: "none".
         seed: Seed of the sampler. Default: 0.
-        epochs: Epochs of a trial that is not pruned, which "hyperband" needs. Default: 100.
+        epochs: Epochs of a trial that is not pruned, which "hyperband" needs. Default: 0, not known.
     """
 
     direction: Literal["minimize", "maximize"]
     sampler: Literal["tpe", "random", "grid", "cma_es", "gp"] = "tpe"
     pruner: Literal["none", "median", "hyperband", "successive_halving"] = "none"
     seed: int = 0
-    epochs: int = 100
+    epochs: int = 0
 
 
 class TrialValues(NamedTuple):
@@ -130,7 +130,8 @@ class Study:
                 raise ValueError(f'sampler is "{search.sampler}", and the image of the step has no {package}')
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._search, self._space, self._journal = search, space, _Journal(store)
-        self._distributions = {name: _distribution(entry) for name, entry in space.items()}
+        # In one order, because a sampler draws in theirs, and JSON that says the same may have another.
+        self._distributions = {name: _distribution(entry) for name, entry in sorted(space.items())}
         if search.sampler == "grid":
             grid_points(space)
         self._study = optuna.create_study(
@@ -241,8 +242,8 @@ def _distribution(entry: Any) -> BaseDistribution:  # noqa: ANN401
     if isinstance(entry, Choices):
         return CategoricalDistribution([_stored_value(value) for value in entry.values])
     if entry.is_whole:
-        return IntDistribution(int(entry.low), int(entry.high), log=entry.log, step=int(entry.step or 1))
-    return FloatDistribution(entry.low, entry.high, log=entry.log, step=entry.step)
+        return IntDistribution(int(entry.low), int(entry.high), log=entry.log, step=entry.step)
+    return FloatDistribution(entry.low, entry.high, log=entry.log)
 
 
 def _stored_value(value: Any) -> Any:  # noqa: ANN401
@@ -267,10 +268,10 @@ def grid_points(space: Space) -> int:
     for name, entry in space.items():
         if isinstance(entry, Choices):
             sizes.append(len(entry.values))
-        elif step := entry.step or int(entry.is_whole):
-            sizes.append(round((entry.high - entry.low) / step) + 1)
+        elif entry.is_whole:
+            sizes.append(int(entry.high - entry.low) // entry.step + 1)
         else:
-            raise ValueError(f'sampler is "grid", and {name} in search_space has neither choices nor a step')
+            raise ValueError(f'sampler is "grid", and {name} in search_space has neither choices nor whole numbers')
     if (points := math.prod(sizes)) > MOST_POINTS:
         raise ValueError(f'sampler is "grid", and search_space has {points} points; allowed are up to {MOST_POINTS}')
     return points
@@ -284,9 +285,4 @@ def _grid(distributions: Mapping[str, BaseDistribution]) -> dict[str, list[Any]]
             grid[name] = [*distribution.choices]
         elif isinstance(distribution, IntDistribution):
             grid[name] = [*range(distribution.low, distribution.high + 1, distribution.step)]
-        elif isinstance(distribution, FloatDistribution):
-            steps = round((distribution.high - distribution.low) / (distribution.step or 1.0))
-            # 3 * 0.1 is more than 0.3.
-            values = (round(distribution.low + number * (distribution.step or 0), 12) for number in range(steps + 1))
-            grid[name] = [min(value, distribution.high) for value in values]
     return grid

@@ -98,7 +98,7 @@ class Simulated:
 
 @pytest.mark.parametrize("pruner", ["none", "median", "hyperband", "successive_halving"])
 def test_a_search_returns_the_best_of_its_trials(tmp_path, pruner):
-    world = World(tmp_path, Search("minimize", pruner=pruner))
+    world = World(tmp_path, Search("minimize", pruner=pruner, epochs=EPOCHS))
     study, best = world.run(Limits(20, 3, 0))
     states = [trial.state.name for trial in study.ended]
     assert len(states) == 20

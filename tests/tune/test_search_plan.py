@@ -1,6 +1,7 @@
 """Plans of searches: the request of each trial, and what is refused before anything starts."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -66,6 +67,26 @@ def test_settings_come_from_kubeflow_as_floats(template):
     plan = plan_search(template, SPACE, "val_loss", 4, settings=settings)
     assert (plan.search, plan.limits) == (Search("minimize", "random", "median", 7), Limits(4, 1, 0))
     assert isinstance(plan.search.seed, int)
+
+
+def test_hyperband_knows_the_epochs_of_a_trial(template):
+    def plan(search_space, parameters, **settings):
+        request = replace(template, train_parameters=parameters)
+        return plan_search(request, search_space, "val_loss", 4, settings={"pruner": "hyperband", **settings}).search
+
+    epochs = template.train_parameters["epochs"]
+    assert plan(SPACE, template.train_parameters).epochs == epochs
+    assert plan(SPACE, template.train_parameters, epochs=2).epochs == 2
+    assert plan({"epochs": Choice([7, 2])}, {"batch_size": 4}).epochs == 7
+    with pytest.raises(ValueError, match='which needs "epochs"'):
+        plan(SPACE, {"batch_size": 4})
+
+
+@pytest.mark.parametrize("name", ["train_parameters", "distribution_specification"])
+@pytest.mark.parametrize("value", ["{", "[1]", 5])
+def test_a_wrong_dict_of_all_trials_is_named(template, name, value):
+    with pytest.raises(ValueError, match=f"{name} = .* is not a dict"):
+        plan_search(replace(template, **{name: value}), SPACE, "val_loss", 4)
 
 
 @pytest.mark.parametrize(

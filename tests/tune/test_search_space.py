@@ -57,7 +57,7 @@ def test_the_signature_says_which_numbers_are_whole():
     ("space", "refused"),
     [
         ({}, "allowed is a dict of parameters"),
-        ("[", "search_space is not valid JSON"),
+        ("[", "search_space = .* is not a dict, or the JSON text"),
         ({"learning_rate": [1, 2]}, 'allowed is {"low"'),
         ({"learning_rate": {"low": 1}}, 'allowed is {"low"'),
         ({"learning_rate": {"low": 1, "high": 2, "base": 3}}, 'allowed is {"low"'),
@@ -67,14 +67,16 @@ def test_the_signature_says_which_numbers_are_whole():
         ({"learning_rate": {"low": 0, "high": float("inf")}}, "must be finite numbers"),
         ({"learning_rate": {"low": 0, "high": 1, "log": True}}, "begins above 0"),
         ({"learning_rate": {"low": 1, "high": 2, "log": True, "step": 1}}, "has no step"),
-        ({"learning_rate": {"low": 0, "high": 1, "step": 0.3}}, "high - low is a multiple"),
+        ({"learning_rate": {"low": 0, "high": 1, "step": 0.25}}, "step is for whole numbers: use choices"),
+        ({"batch_size": {"low": 1, "high": 8, "step": 2}}, "high - low is a multiple"),
         ({"batch_size": {"low": 1.5, "high": 3}}, "the parameter is of another type: int|must be whole numbers"),
         ({"batch_size": Float(1, 3)}, "the parameter is of another type"),
         ({"batch_size": {"low": 1, "high": 3, "type": "long"}}, "type must be int or float"),
         ({"batch_size": Choice([16])}, "at least two values"),
         ({"batch_size": Choice([16, "32"])}, "of one type, and these are number, str"),
         ({"batch_size": Choice([16, 16.0])}, "must be there once"),
-        ({"batch_size": Choice([1.0, math.inf])}, "choices must be finite"),
+        ({"batch_size": Choice([1.0, math.inf])}, "choices must be JSON, with finite numbers"),
+        ({"batch_size": Choice([[1.0], [math.inf]])}, "choices must be JSON, with finite numbers"),
         ({"learning_rate": {"low": 0, "high": 10**400}}, "must be finite numbers"),
         ({1: {"low": 0, "high": 1}}, "keras_classifier has no parameter '1'; it has"),
         ({"rate": Float(1, 2)}, "keras_classifier has no parameter 'rate'; it has .*learning_rate"),
@@ -91,11 +93,6 @@ def test_a_parameter_of_texts_takes_no_range():
     with pytest.raises(ValueError, match="the parameter takes no range, but str: use choices"):
         parse_search_space({"kind": {"low": 1, "high": 3}}, FUNCTION, {}, {})
     assert parse_search_space({"other": Choice([None, 1])}, FUNCTION, {}, {})["other"] == Choices((None, 1))
-
-
-def test_the_highest_number_belongs_to_the_steps():
-    step = parse_search_space({"rate": {"low": 0, "high": 1, "step": 0.33333333334}}, FUNCTION, {}, {})["rate"].step
-    assert step == 1 / 3
 
 
 def test_a_number_without_a_type_is_ambiguous():

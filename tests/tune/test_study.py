@@ -16,7 +16,7 @@ SPACE = {
     "width": Range(2, 8, True, step=2),
     "layers": Choices(([8], [8, 8])),
 }
-STEPS = {"rate": Range(0.0, 0.3, False, step=0.1), "width": Choices((1, 2))}
+STEPS = {"rate": Range(1, 7, True, step=2), "width": Choices((1, 2))}
 
 
 class Counting:
@@ -39,9 +39,9 @@ def loss(values):
 
 def run(store, search, trials, *, reopens=False, parallel=2):
     """Run trials of four epochs, `parallel` at once. With `reopens`, each action is that of a new process."""
-    study = Study(store, search, SPACE)
+    study, other_order = Study(store, search, SPACE), dict(reversed([*SPACE.items()]))
     while len(study.ended) < trials:
-        study = Study(store, search, SPACE) if reopens else study
+        study = Study(store, search, other_order) if reopens else study
         if len(study.running) < parallel and len(study.ended) + len(study.running) < trials:
             study.next_trial()
             continue
@@ -121,7 +121,7 @@ def test_a_grid_has_each_point_once_and_ends(tmp_path, reopens):
         number, values = study.next_trial()
         points.append((values["rate"], values["width"]))
         study.end(number, "complete", 1.0)
-    assert sorted(points) == [(rate, width) for rate in (0.0, 0.1, 0.2, 0.3) for width in (1, 2)]
+    assert sorted(points) == [(rate, width) for rate in (1, 3, 5, 7) for width in (1, 2)]
 
 
 @pytest.mark.parametrize(
