@@ -10,6 +10,7 @@ from pages import Page
 from step_lines import brief_lines
 from train.test_launch import FIT, function
 
+from kfp_distributed.components.train import recorded_job
 from kfp_distributed.components.train import step as step_module
 from kfp_distributed.components.train.run.training_request.request import job_name
 from kfp_distributed.components.train.step import run_step
@@ -161,7 +162,7 @@ def test_the_log_of_a_failed_step_ends_with_the_cause_and_the_report_is_written(
 
 
 def test_a_bug_in_the_report_hides_no_cause(data, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(step_module, "job_page", lambda *_: {}["absent"])
+    monkeypatch.setattr(recorded_job, "job_page", lambda *_: {}["absent"])
     with pytest.raises(SystemExit, match="worker-0 failed with exit code 3"):
         step(data, tmp_path, train_specification={"command": ["sh", "-c", "exit 3"]})
     assert "WARNING job the report cannot be rendered: KeyError('absent')" in capsys.readouterr().out

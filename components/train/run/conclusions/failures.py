@@ -82,6 +82,15 @@ def own_cause(failure: ReplicaChanged, store_is_away: bool) -> Cause:
     return "outage" if is_outage else "program"
 
 
+def is_of_program(failure: ReplicaChanged) -> bool:
+    """Return whether the program of the replica is the cause, so that it would fail again. A lack of memory is one.
+
+    Otherwise it is a preemption, a deletion, the object store, or another replica.
+    """
+    elsewhere = (STORE_AWAY, STORE_UNREACHED, STORE_FAILED, PEER_LOST)
+    return not failure.preempted and failure.exit_code not in elsewhere and failure.reason != POD_DELETED
+
+
 def how_it_ended(end: ReplicaChanged) -> str:
     """Return exit code, signal and reason of an ended replica as text, such as "signal 9 (SIGKILL), OOMKilled"."""
     number = _killed_by(end)

@@ -19,6 +19,7 @@ from kfp_distributed.components.train.run.conclusions.failures import (
     SAME_MOMENT_SECONDS,
     exception_line,
     how_it_ended,
+    is_of_program,
     root_failure,
     was_killed,
 )
@@ -251,6 +252,15 @@ def _failures_of_end(status: JobStatus) -> list[ReplicaStatus]:
     ]
     last_failure = max((failure.time for failure in failures), default=0.0)
     return [failure for failure in failures if last_failure - failure.time <= SAME_MOMENT_SECONDS]
+
+
+def program_has_failed(status: JobStatus) -> bool:
+    """Return whether the program is the cause of the failure of a job, by the replica that failed first.
+
+    Otherwise it is as of `failures.is_of_program`, or the cluster or a timeout ended the job.
+    """
+    failed = _failures_of_end(status)
+    return bool(failed) and is_of_program(root_failure(failed))
 
 
 def final_failure(status: JobStatus, specification: DistributionSpecification) -> str:
