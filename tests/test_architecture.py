@@ -45,6 +45,7 @@ SHARED_BY_STEPS = (
 
 JOB_ENGINE = (
     "components.train.describe",
+    "components.train.recorded_job",
     "components.train.run",
     "components.train.step",
     "components.train.tell.experiment_tracker",
@@ -113,7 +114,7 @@ COMPONENTS_ROOMS = (
 before it."""
 
 TRAIN = "components.train"
-TRAIN_ROOMS = (("describe",), ("run",), ("tell",), ("component", "step"))
+TRAIN_ROOMS = (("describe",), ("run",), ("tell",), ("recorded_job",), ("component", "step"))
 """The rooms of components/train in the order in which data goes through them, and the modules that connect them. A
 module imports only from its own room and the rooms before it."""
 
