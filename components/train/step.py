@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from kfp_distributed.components.train.describe.task_path import TaskPath
@@ -116,16 +117,59 @@ def run_job(
     inputs: dict[str, Any] = {}
 
     def prepare(say: Log) -> tuple[Request, Runner]:
-        inputs.update(fields, runner=runner, cluster_configuration_secret=cluster_configuration_secret)
-        refuse_placeholders(inputs, _PROGRAM_TEXTS)
-        inputs["manifests"] = [_manifest(dataset) for dataset in (train_dataset, validation_dataset)]
-        identity = identify_training(model.uri, inputs, say)
-        job_runner = choose_runner(
-            runner, say, model.uri, cluster_configuration_secret, task_config and vars(task_config)
+        return prepare_job(
+            train_dataset=train_dataset,
+            validation_dataset=validation_dataset,
+            model=model,
+            runner=runner,
+            cluster_configuration_secret=cluster_configuration_secret,
+            task_config=task_config,
+            say=say,
+            inputs=inputs,
+            **fields,
         )
-        return _request(identity, job_runner, train_dataset, validation_dataset, model, fields, say), job_runner
 
     return run_recorded(prepare, report, tracker, lambda: record_success(model.uri, inputs))
+
+
+def prepare_job(
+    *,
+    train_dataset: Any,  # noqa: ANN401
+    validation_dataset: Any,  # noqa: ANN401
+    model: Any,  # noqa: ANN401
+    runner: str,
+    cluster_configuration_secret: str,
+    task_config: Any,  # noqa: ANN401
+    say: Log,
+    inputs: dict[str, Any],
+    others: Mapping[str, Any] = MappingProxyType({}),
+    **fields: Any,  # noqa: ANN401
+) -> tuple[Request, Runner]:
+    """Return the request of a step's job and its runner.
+
+    Args:
+        train_dataset: As of `run_job`, and so are the next five.
+        validation_dataset: See there.
+        model: See there.
+        runner: See there.
+        cluster_configuration_secret: See there.
+        task_config: See there.
+        say: Receives lines of the step's log.
+        inputs: Gets what identifies the job, for `record_success`.
+        others: Inputs of the step that also identify the job. Default: {}.
+        fields: The other fields of `Request`.
+
+    Raises:
+        ValueError: A value is wrong.
+        OSError: A dataset cannot be read.
+        ClusterError: The API server does not answer.
+    """
+    inputs.update(fields, **others, runner=runner, cluster_configuration_secret=cluster_configuration_secret)
+    refuse_placeholders(inputs, _PROGRAM_TEXTS)
+    inputs["manifests"] = [_manifest(dataset) for dataset in (train_dataset, validation_dataset)]
+    identity = identify_training(model.uri, inputs, say)
+    job_runner = choose_runner(runner, say, model.uri, cluster_configuration_secret, task_config and vars(task_config))
+    return _request(identity, job_runner, train_dataset, validation_dataset, model, fields, say), job_runner
 
 
 def _request(

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
 from typing import Literal, NamedTuple, Protocol
 
 from optuna.trial import FrozenTrial
@@ -28,7 +27,7 @@ class TrialEnd(NamedTuple):
 
 
 class RunningTrial(Protocol):
-    """The training of a trial."""
+    """The training of a trial that has started."""
 
     def epochs(self) -> Sequence[tuple[int, float]]:
         """Return the epochs that are known by now, in their order, each with the value of the metric."""
@@ -36,8 +35,18 @@ class RunningTrial(Protocol):
     def ended(self) -> TrialEnd | None:
         """Return how it has ended; None if it runs."""
 
-    def stop(self) -> None:
-        """End it, and wait until nothing of it runs. Afterwards, `ended` returns how it has ended."""
+
+class Trainings(Protocol):
+    """What runs the trainings of trials."""
+
+    def start(self, trial: TrialValues) -> RunningTrial:
+        """Start or continue the training of a trial."""
+
+    def wait(self, trials: Collection[RunningTrial]) -> None:
+        """Wait until one of these trials may have an epoch or have ended."""
+
+    def stop(self, trials: Collection[RunningTrial]) -> None:
+        """End these trials at the same time, and wait until nothing of them runs. Their `ended` says how they ended."""
 
 
 class Limits(NamedTuple):
@@ -58,13 +67,7 @@ class SearchFailed(Exception):
     """A search has no best trial. The text has the cause."""
 
 
-def run_search(
-    study: Study,
-    limits: Limits,
-    start: Callable[[TrialValues], RunningTrial],
-    wait: Callable[[Collection[RunningTrial]], object],
-    say: Callable[[str], object],
-) -> FrozenTrial:
+def run_search(study: Study, limits: Limits, trainings: Trainings, say: Callable[[str], object]) -> FrozenTrial:
     """Run a search to its end, and return its best trial. No trial runs when it returns or raises.
 
     Trials of the study that have not ended are started first. They continue what an earlier attempt has left of them.
@@ -72,14 +75,13 @@ def run_search(
     Args:
         study: The study.
         limits: How many trials there are.
-        start: Starts or continues the training of a trial.
-        wait: Waits until one of these trials may have an epoch or have ended.
+        trainings: Runs the trials.
         say: Receives lines about the trials.
 
     Raises:
         SearchFailed: Too many trials have failed, one is lost again and again, or none is complete.
     """
-    running, flow = dict[int, RunningTrial](), _Flow(study, limits, start, say)
+    running, flow = dict[int, RunningTrial](), _Flow(study, limits, trainings, say)
     flow.check_failures()
     waiting = [*study.running]
     try:
@@ -91,16 +93,14 @@ def run_search(
                 running[trial.number] = flow.start(trial)
             if not running:
                 break
-            wait(running.values())
+            trainings.wait(running.values())
             for number, training in [*running.items()]:
                 if not (follower := flow.follow(number, training)):
                     del running[number]
                 elif follower is not training:
                     running[number] = follower
     finally:
-        with ExitStack() as stops:  # All, also if one fails.
-            for training in running.values():
-                stops.callback(training.stop)
+        trainings.stop(running.values())
     if not study.best:
         raise SearchFailed(f"none of the {limits.trials} trials is complete{flow.first_cause}")
     return study.best
@@ -109,16 +109,14 @@ def run_search(
 class _Flow:
     """What happens to one trial of a search at a time."""
 
-    def __init__(
-        self, study: Study, limits: Limits, start: Callable[[TrialValues], RunningTrial], say: Callable[[str], object]
-    ) -> None:
-        self._study, self._limits, self._start, self._say = study, limits, start, say
+    def __init__(self, study: Study, limits: Limits, trainings: Trainings, say: Callable[[str], object]) -> None:
+        self._study, self._limits, self._trainings, self._say = study, limits, trainings, say
         self._lost: dict[int, tuple[int, int]] = {}
 
     def start(self, trial: TrialValues) -> RunningTrial:
         values = ", ".join(f"{name}={value}" for name, value in trial.values.items())
         self._say(f"trial {trial.number} starts: {values}")
-        return self._start(trial)
+        return self._trainings.start(trial)
 
     def follow(self, number: int, training: RunningTrial) -> RunningTrial | None:
         """Report what is new of a trial. Return its training, or that which takes its place; None if it has ended."""
@@ -128,7 +126,7 @@ class _Flow:
             if self._study.report(number, epoch, value) and not pruned_after and self._study.should_prune(number):
                 pruned_after = epoch
         if not end and pruned_after:
-            training.stop()
+            self._trainings.stop([training])
             end = training.ended() or TrialEnd("lost")
         if not end:
             return training
@@ -161,7 +159,7 @@ class _Flow:
         if self._lost[number][1] == _LOST_STARTS:
             raise SearchFailed(f"trial {number} was lost {_LOST_STARTS} times without a newer epoch: {end.cause}")
         self._say(f"trial {number} is lost, and continues: {end.cause}")
-        return self._start(next(trial for trial in self._study.running if trial.number == number))
+        return self._trainings.start(next(trial for trial in self._study.running if trial.number == number))
 
     @property
     def first_cause(self) -> str:

@@ -17,8 +17,9 @@ from kfp_distributed.trainers.programs.program import Program, parse_program
 TRIALS = "trials"
 """Name of the folder of the models of trials, each in a folder with its number."""
 
-_FAILURES = "trial_failures"
+_FAILURES, _KEEPS = "trial_failures", "keep_models"
 _DEFAULT_FAILURES = 3
+_KEPT = ("best", "all")
 _SEEDS = 1 << 32
 
 
@@ -32,6 +33,7 @@ class SearchPlan:
         metric: Name of the metric.
         search: How values are searched.
         limits: How many trials there are.
+        keeps_models: Whether the models of all trials are kept.
     """
 
     template: Request
@@ -39,6 +41,7 @@ class SearchPlan:
     metric: str
     search: Search
     limits: Limits
+    keeps_models: bool
 
     def request(self, trial: TrialValues) -> Request:
         """Return the request of a trial. Its model is in the folder TRIALS beside the template's model."""
@@ -73,8 +76,9 @@ def plan_search(
         metric: Name of the metric of an epoch that decides, such as "val_loss".
         trials: Number of trials.
         parallel_trials: Trials that run at once, at most. Default: 1.
-        settings: The attributes of `Search`, and "trial_failures", the number of trials that may fail (default 3).
-            Without "direction", it is that of the metric, if that is known. Default: {}.
+        settings: The attributes of `Search`, "trial_failures", the number of trials that may fail (default 3), and
+            "keep_models", "best" or "all" (default "best"). Without "direction", it is that of the metric, if that is
+            known. Default: {}.
 
     Raises:
         ValueError: A value is wrong. Nothing was started.
@@ -83,6 +87,8 @@ def plan_search(
     for name, value, most in (("trials", trials, None), ("parallel_trials", parallel_trials, trials)):
         if value < 1 or (most and value > most):
             raise ValueError(f"{name} is {value}; allowed is {'1 or more' if most is None else f'1 to {most}, trials'}")
+    if metric.startswith("val_") and not template.validation_uri:
+        raise ValueError(f"metric is {metric!r}, of validation rows, and there is no validation_dataset: set it")
     program = parse_program(template.train_specification, template.trainers)
     fixed, distribution = (
         {} if is_blank(value) else read_entry(name, MAPPING, value)
@@ -92,7 +98,7 @@ def plan_search(
         )
     )
     template = replace(template, train_parameters=fixed, distribution_specification=distribution)
-    search, failures = _parse_settings(settings or {}, metric)
+    search, failures, keeps_models = _parse_settings(settings or {}, metric)
     space = parse_search_space(search_space, program, fixed, distribution)
     if search.pruner == "hyperband" and not search.epochs:
         search = replace(search, epochs=_epochs(program, fixed, space))
@@ -100,7 +106,7 @@ def plan_search(
         raise ValueError(
             f'trials is {trials}, and the grid of the sampler "grid" has {points} points: set trials to it'
         )
-    plan = SearchPlan(template, space, metric, search, Limits(trials, parallel_trials, failures))
+    plan = SearchPlan(template, space, metric, search, Limits(trials, parallel_trials, failures), keeps_models)
     for number, values in enumerate(corners(space)):
         try:
             plan_job(plan.request(TrialValues(number, values)))
@@ -123,15 +129,15 @@ def _epochs(program: Program, fixed: Mapping[str, Any], space: Space) -> int:
     return int(max(searched))
 
 
-def _parse_settings(settings: Mapping[str, Any], metric: str) -> tuple[Search, int]:
-    """Return how values are searched, and how many trials may fail."""
+def _parse_settings(settings: Mapping[str, Any], metric: str) -> tuple[Search, int, bool]:
+    """Return how values are searched, how many trials may fail, and whether the models of all are kept."""
     choices = {name: get_args(hint) for name, hint in get_type_hints(Search).items()}
-    allowed = {**choices, _FAILURES: ()}
-    values = {"direction": _direction(metric), _FAILURES: _DEFAULT_FAILURES, **settings}
+    choices |= {_FAILURES: (), _KEEPS: _KEPT}
+    values = {"direction": _direction(metric), _FAILURES: _DEFAULT_FAILURES, _KEEPS: _KEPT[0], **settings}
     for name, value in values.items():
-        if name not in allowed:
-            raise ValueError(f"search has {name!r}; allowed are {', '.join(allowed)}")
-        if choices.get(name):
+        if name not in choices:
+            raise ValueError(f"search has {name!r}; allowed are {', '.join(choices)}")
+        if choices[name]:
             if value not in choices[name]:
                 reason = (
                     f"the direction of {metric!r} is not known: set it" if value is None else f"{name} is {value!r}"
@@ -141,8 +147,8 @@ def _parse_settings(settings: Mapping[str, Any], metric: str) -> tuple[Search, i
             raise ValueError(f"search: {name} is {value!r}; allowed is a whole number from 0 to {_SEEDS - 1}")
         else:
             values[name] = int(value)
-    failures = values.pop(_FAILURES)
-    return Search(**values), failures
+    failures, keeps = values.pop(_FAILURES), values.pop(_KEEPS)
+    return Search(**values), failures, keeps == "all"
 
 
 def _is_count(value: object) -> bool:

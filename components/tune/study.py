@@ -154,12 +154,12 @@ class Study:
         self._study.sampler = self._sampler(len(self._study.get_trials(deepcopy=False)))
         trial = self._study.ask(fixed_distributions=self._distributions)
         self._journal.save()
-        return self._values(trial.number, trial.params)
+        return self.values(trial)
 
     @property
     def running(self) -> list[TrialValues]:
         """The trials that have not ended, in the order of their numbers."""
-        return [self._values(trial.number, trial.params) for trial in self._of_states(TrialState.RUNNING)]
+        return [self.values(trial) for trial in self._of_states(TrialState.RUNNING)]
 
     @property
     def ended(self) -> list[FrozenTrial]:
@@ -172,6 +172,11 @@ class Study:
         sign = 1 if self._search.direction == "minimize" else -1
         complete = self._of_states(TrialState.COMPLETE)
         return min(complete, key=lambda trial: (sign * (trial.value or 0.0), trial.number), default=None)
+
+    def values(self, trial: Trial | FrozenTrial) -> TrialValues:
+        """Return the values of a trial, by the names of the search space."""
+        stored = trial.params.items()
+        return TrialValues(trial.number, {name: _value(self._space[name], value) for name, value in stored})
 
     def report(self, number: int, epoch: int, value: float) -> bool:
         """Record the value of the metric after an epoch, and return whether it was not known before."""
@@ -209,9 +214,6 @@ class Study:
 
     def _trial(self, number: int) -> Trial:
         return Trial(self._study, number)  # The journal has no other study, so that IDs are numbers.
-
-    def _values(self, number: int, stored: Mapping[str, Any]) -> TrialValues:
-        return TrialValues(number, {name: _value(self._space[name], value) for name, value in stored.items()})
 
     def _sampler(self, trials: int) -> BaseSampler:
         # Those of two seeds have no numbers in common, unlike seed + trials.

@@ -32,7 +32,7 @@ class World:
 
     def run(self, limits):
         study = Study(self, self.search, SPACE)
-        return study, run_search(study, limits, self.start, self.wait, self.lines.append)
+        return study, run_search(study, limits, self, self.lines.append)
 
     def exists(self, key):
         return open_store(str(self.folder)).exists(key)
@@ -58,6 +58,11 @@ class World:
         self.fault()
         for trial in trials:
             trial.train()
+
+    def stop(self, trials):
+        for trial in trials:
+            if trial.end is None:
+                trial.finish(TrialEnd("lost", cause="stopped"))
 
     def fault(self):
         if self.faults and self.faults.random() < 0.08:
@@ -90,10 +95,6 @@ class Simulated:
 
     def ended(self):
         return self.end
-
-    def stop(self):
-        if self.end is None:
-            self.finish(TrialEnd("lost", cause="stopped"))
 
 
 @pytest.mark.parametrize("pruner", ["none", "median", "hyperband", "successive_halving"])
@@ -136,19 +137,6 @@ def test_failed_trials_are_bounded_and_the_first_cause_is_named(tmp_path):
     # One with a higher limit counts those before it.
     study, _ = world.run(Limits(10, 2, 3))
     assert [number for number in range(10) if study.ended[number].state.name == "FAIL"] == [1, 3, 4]
-
-
-def test_all_trials_are_stopped_if_one_cannot_be(tmp_path, monkeypatch):
-    def stop(trial):
-        trial.finish(TrialEnd("lost"))
-        if trial.number == 2:
-            raise OSError("no answer")
-
-    monkeypatch.setattr(Simulated, "stop", stop)
-    world = World(tmp_path, Search("minimize"), fails=lambda number: number == 0)
-    with pytest.raises(OSError, match="no answer"):
-        world.run(Limits(10, 4, 0))
-    assert world.running == set()
 
 
 def test_a_further_attempt_runs_no_more_trials_at_once(tmp_path):

@@ -27,6 +27,7 @@ def template(tmp_path):
     samples.write_dataset(tmp_path / "train", [column], [pa.array(rows)], np.arange(8) % 2, ["a", "b"], [4, 4])
     return Request(
         train_uri=str(tmp_path / "train"),
+        validation_uri=str(tmp_path / "train"),
         model_uri="s3://b/root/run/tune/1/model",
         train_specification={"trainer": "keras_classifier"},
         train_parameters={"epochs": 3, "batch_size": 4},
@@ -82,6 +83,11 @@ def test_hyperband_knows_the_epochs_of_a_trial(template):
         plan(SPACE, {"batch_size": 4})
 
 
+def test_a_metric_of_validation_rows_needs_them(template):
+    with pytest.raises(ValueError, match="metric is 'val_loss', of validation rows, and there is no validation_"):
+        plan_search(replace(template, validation_uri=""), SPACE, "val_loss", 4)
+
+
 @pytest.mark.parametrize("name", ["train_parameters", "distribution_specification"])
 @pytest.mark.parametrize("value", ["{", "[1]", 5])
 def test_a_wrong_dict_of_all_trials_is_named(template, name, value):
@@ -94,6 +100,7 @@ def test_a_wrong_dict_of_all_trials_is_named(template, name, value):
     [
         ({"trials": 0}, "trials is 0; allowed is 1 or more"),
         ({"parallel_trials": 5}, "parallel_trials is 5; allowed is 1 to 4, trials"),
+        ({"settings": {"keep_models": "none"}}, "keep_models is 'none'; allowed are best, all"),
         ({"metric": "val_dice"}, "the direction of 'val_dice' is not known: set it; allowed are minimize, maximize"),
         (
             {"settings": {"samplers": "tpe"}},
