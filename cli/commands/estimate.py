@@ -43,18 +43,29 @@ def command(
         check_distribution(program, specification)
         ranks = most_ranks(plan_topology(specification), specification)
         if isinstance(train_parameters, dict):
+            if train_parameters.get("base_model", base_model) != base_model:
+                raise ValueError(
+                    f"--base-model is {base_model!r}, and base_model in --train-parameters is "
+                    f"{train_parameters['base_model']!r}: leave it out there, or set the same"
+                )
             train_parameters = {**train_parameters, "base_model": base_model}
         checked = check_parameters(program, train_parameters)
         check_sharding(checked, ranks)
         parameters = LanguageModelParameters(**checked)
         micro_batches(parameters.batch_size, 0, ranks)
         size = read_size(base_model)
+        adapter = size.adapter(parameters.lora_r, parameters.lora_target_modules)
+        if not adapter:
+            names = ", ".join(name.rpartition(".")[2] for name, *_ in size.linear)
+            raise ValueError(
+                f"lora_target_modules is {parameters.lora_target_modules!r}, and no layer has such a name; they are: "
+                f"{names}"
+            )
         warning = check_length(read_config(base_model), checked)
     except (OSError, StorageError, ValueError) as error:
         raise WrongArgument(str(error)) from None
     if warning:
         click.echo(f"Warning: {warning}", err=True)
-    adapter = size.adapter(parameters.lora_r, parameters.lora_target_modules)
     click.echo(
         f"{size.parameters:,} parameters, or {adapter:,} of an adapter (lora_r {parameters.lora_r}); max_length "
         f"{parameters.max_length}, batch_size {parameters.batch_size}, ranks {ranks}"

@@ -86,9 +86,10 @@ class Threshold:
         directions, others = OF_TEXTS, f", and TASK/METRIC of {', '.join(tasks)}" if tasks else ""
         if "/" in metric and metric.partition("/")[0] in tasks:
             directions = {**OF_TEXTS, metric: "at least"}
+        threshold = cls._of(directions, metric, bound, "language models", others)
         if metric == "exact_match" and bound is not None and bound > 1:
             raise ValueError(f"bound {bound} of exact_match is more than 1, which no model reaches: set a fraction")
-        return cls._of(directions, metric, bound, "language models", others)
+        return threshold
 
     @classmethod
     def _of(
@@ -99,8 +100,8 @@ class Threshold:
             raise ValueError(
                 f"metric {metric!r} is not a metric of {what}: allowed are {', '.join(directions)}{others}"
             )
-        if bound is not None and not math.isfinite(bound):
-            raise ValueError(f"bound {bound} is not finite: set a number, or None for no bound")
+        if bound is not None and not (isinstance(bound, int | float) and math.isfinite(bound)):
+            raise ValueError(f"bound is {bound!r}, no finite number: set one, or None for no bound")
         return cls(metric, directions[metric], bound)
 
     def judge(self, values: Mapping[str, float]) -> Verdict:

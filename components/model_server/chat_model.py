@@ -102,6 +102,8 @@ class ChatModel:
             raise RequestRefused(f"the {param} has {len(text)} characters, at most {most}", param, _TOO_LONG)
         try:
             tokens = prompt_tokens(self._tokenizer, prompt, request.tools)
+            if request.tools and tokens == prompt_tokens(self._tokenizer, prompt, None):
+                raise ValueError("its chat template leaves tools out")
         except Exception as error:  # noqa: BLE001  (a chat template is a program of the model)
             raise RequestRefused(f"the {param} cannot be written as a prompt of the model: {error}", param) from None
         if not 0 < len(tokens) < self._positions:

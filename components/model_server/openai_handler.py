@@ -9,6 +9,7 @@ import traceback
 import uuid
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import unquote
 
 from kfp_distributed.components.model_server.chat_model import ChatModel
 from kfp_distributed.components.model_server.http_server import RequestHandler
@@ -20,7 +21,7 @@ from kfp_distributed.components.model_server.openai_protocol import (
     parse_request,
 )
 
-_PATH = re.compile(r"(?:/openai)?/v1/(models|completions|chat/completions)(?:\?.*)?")
+_PATH = re.compile(r"(?:/openai)?/v1/(models(?:/[^?]+)?|completions|chat/completions)(?:\?.*)?")
 """The path of OpenAI, and that of KServe."""
 
 
@@ -38,12 +39,13 @@ class OpenAIHandler(RequestHandler):
         super().__init__(*connection)  # It handles the requests.
 
     def do_GET(self) -> None:
-        """Send the list with the model."""
-        if self._path() != "models":
-            self._refuse_path()
-            return
+        """Send the model, or the list with it."""
+        folder, _, name = self._path().partition("/")
         model = {"id": self._name, "object": "model", "created": 0, "owned_by": "kfp-distributed"}
-        self.answer(HTTPStatus.OK, {"object": "list", "data": [model]})
+        if folder != "models" or unquote(name) not in ("", self._name):
+            self._refuse_path()
+        else:
+            self.answer(HTTPStatus.OK, model if name else {"object": "list", "data": [model]})
 
     def do_POST(self) -> None:
         """Send an answer."""
@@ -123,5 +125,6 @@ class OpenAIHandler(RequestHandler):
         return match[1] if match else ""
 
     def _refuse_path(self) -> None:
-        served = "GET /v1/models, POST /v1/chat/completions and POST /v1/completions, also below /openai"
+        got = f"GET /v1/models and /v1/models/{self._name}"
+        served = f"{got}, POST /v1/chat/completions and /v1/completions, also below /openai"
         self.refuse(HTTPStatus.NOT_FOUND, f"{self.command} {self.path:.200} is not served: this server has {served}")

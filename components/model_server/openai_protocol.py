@@ -10,8 +10,13 @@ from typing import Any, NamedTuple
 
 _MOST_STOPS = 4
 _LARGEST_SEED = 2**63 - 1
-_COMMON = ("model", "max_tokens", "temperature", "top_p", "stop", "seed", "n", "stream", "stream_options")
+_COMMON = ("model", "max_tokens", "temperature", "top_p", "stop", "seed", "stream", "stream_options", "user")
 _CHAT = ("messages", "tools", "max_completion_tokens")
+_DEFAULTS = {"n": 1, "logprobs": False, "presence_penalty": 0, "frequency_penalty": 0, "logit_bias": {}}
+"""Keys that clients send with the value that means the same as none, the only one that is allowed."""
+
+_CHAT_DEFAULTS = {"response_format": {"type": "text"}, "tool_choice": "auto"}
+_COMPLETION_DEFAULTS = {"echo": False, "best_of": 1}
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _COMPLETION_TOKENS = 16
 """Tokens of a completion by default. An answer of a chat has as many as the model has positions for."""
@@ -93,7 +98,8 @@ def _parse(body: bytes, is_chat: bool, model: str) -> AnswerRequest:
     if not isinstance(content, dict):
         raise RequestRefused("the body is not a JSON object")
     content = {key: value for key, value in content.items() if value is not None}
-    allowed = (*_COMMON, *(_CHAT if is_chat else ("prompt",)))
+    defaults = {**_DEFAULTS, **(_CHAT_DEFAULTS if is_chat else _COMPLETION_DEFAULTS)}
+    allowed = (*_COMMON, *(_CHAT if is_chat else ("prompt",)), *defaults)
     for key in content:
         if key not in allowed:
             raise RequestRefused(f"{key!r:.80} is not supported: allowed are {', '.join(allowed)}", key)
@@ -101,7 +107,8 @@ def _parse(body: bytes, is_chat: bool, model: str) -> AnswerRequest:
         code, status = ("model_not_found", 404) if "model" in content else (None, 400)
         text = f"model is {content.get('model')!r:.80}: this server has the model {model!r}"
         raise RequestRefused(text, "model", code, status)
-    _check(content, "n", content.get("n", 1) == 1, "1")
+    for key, default in defaults.items():
+        _check(content, key, content.get(key, default) == default, json.dumps(default))
     prompt = _messages(content) if is_chat else content.get("prompt", 0)
     _check(content, "prompt", is_chat or isinstance(prompt, str), "a text")
     _check(content, "stream", isinstance(content.get("stream", False), bool), "true or false")

@@ -1,5 +1,6 @@
 """The running trials of a step: each is a process, which this process reads and ends."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -77,7 +78,9 @@ class Trials:
             return _RefusedTrial(f"{type(error).__name__}: {error}")
         describe_trial(folder, request, self._runner)
         words = [sys.executable, "-m", "kfp_distributed.components.tune.trial", str(folder)]
-        process = self._processes.start(name, words, stdout=subprocess.PIPE)
+        # A step of a pipeline has unpacked the library, and knows its folder by sys.path alone.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        process = self._processes.start(name, words, env=environment, stdout=subprocess.PIPE)
         training = _TrialProcess(name, process, folder, metrics_uri, self._plan.metric)
         threading.Thread(target=self._read, args=(training,), daemon=True).start()
         return training

@@ -80,6 +80,8 @@ def test_preferences_are_not_sharded(base):
     ("address", "parameters", "distribution", "problem"),
     [
         ("hf://owner/model@main", {}, {}, "hf download owner/model config.json --revision main --local-dir FOLDER"),
+        ("{base}", {"base_model": "/other"}, {}, "base_model in --train-parameters is '/other': leave it out there"),
+        ("{base}", {"lora_target_modules": "query"}, {}, "no layer has such a name; they are: q_proj, k_proj"),
         (
             "/nowhere",
             {},

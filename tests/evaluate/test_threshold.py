@@ -56,10 +56,12 @@ def test_a_metric_that_the_task_lacks_is_refused(label, metric, message):
     assert str(error.value).startswith(message)
 
 
-@pytest.mark.parametrize("bound", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("bound", [math.nan, math.inf, -math.inf, "x"])
 def test_a_bound_that_is_not_finite_is_refused(bound):
-    with pytest.raises(ValueError, match=rf"bound {bound} is not finite: set a number, or None for no bound"):
+    with pytest.raises(ValueError, match=rf"bound is {bound!r}, no finite number: set one, or None for no bound"):
         Threshold.of_label(NUMBER, bound=bound)
+    with pytest.raises(ValueError, match=rf"bound is {bound!r}, no finite number"):
+        Threshold.of_texts("exact_match", bound)
 
 
 def test_an_undefined_metric_is_refused():

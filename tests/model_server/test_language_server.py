@@ -59,7 +59,8 @@ positions = {"max_position_embeddings": 50_000, "rope_parameters": yarn}  # 100,
 (base / "config.json").write_text(json.dumps(configuration | positions))
 tokenizer = AutoTokenizer.from_pretrained(base)
 fails = "{% if messages[0].content == 'fail' %}{{ raise_exception('no such system') }}{% endif %}"
-tokenizer.chat_template = fails + "{% if tools %}{{ tools | tojson }}{% endif %}" + tokenizer.chat_template
+shows_tools = "{% if tools and messages[0].content != 'leave out' %}{{ tools | tojson }}{% endif %}"
+tokenizer.chat_template = fails + shows_tools + tokenizer.chat_template
 torch.manual_seed(1)
 options = {"target_modules": "all-linear", "init_lora_weights": False, "lora_alpha": 64, "task_type": "CAUSAL_LM"}
 model = AutoModelForCausalLM.from_pretrained(base)
@@ -167,6 +168,7 @@ def test_the_greedy_answer_of_an_adapter_is_that_of_transformers(server, models)
         assert (status, content["choices"][0]["text"], content["object"]) == (200, completed[0], "text_completion")
         (model,) = json.loads(urlopen(f"{server}{path}/models", timeout=120).read())["data"]
         assert (model["id"], model["object"]) == ("adapter", "model")
+        assert json.loads(urlopen(f"{server}{path}/models/adapter", timeout=120).read()) == model
     parts = [{"role": "user", "content": [{"type": "text", "text": CHAT[0]["content"]}]}]
     content = post(server, "/v1/chat/completions", messages=parts, tools=TOOLS, **greedy)[1]
     assert [content["choices"][0]["message"]["content"], content["usage"]["prompt_tokens"]] == with_tools
@@ -222,7 +224,9 @@ def test_wrong_requests_have_the_error_of_openai(server):
         "param": "model",
         "code": "model_not_found",
     }
-    assert error(chat, 400, messages=CHAT, logit_bias={})["param"] == "logit_bias"
+    assert error(chat, 400, messages=CHAT, logit_bias={"1": 2})["param"] == "logit_bias"
+    left_out = [{"role": "user", "content": "leave out"}]
+    assert error(chat, 400, messages=left_out, tools=TOOLS)["message"].endswith("its chat template leaves tools out")
     long = error("/v1/completions", 400, prompt="one " * 100_000)
     assert (long["param"], long["code"]) == ("prompt", "context_length_exceeded")
     assert "it must have at least 1 and fewer than 100000" in long["message"]

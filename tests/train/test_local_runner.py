@@ -176,11 +176,12 @@ def test_a_replica_only_sees_its_own_gpus(distribution, expected):
         ("3,,0", ["3"]),
         ("0, 1, -1", ["0", "1"]),
         ("NoDevFiles", []),
+        ("0,1,0", []),
         ("MIG-a/1/0", ["MIG-a/1/0"]),
     ],
 )
 def test_the_gpus_of_the_machine_are_those_that_cuda_sees(monkeypatch, visible, expected):
-    """CUDA sees none from the first that is not valid."""
+    """CUDA sees none from the first that is not valid, and none at all if one is there twice."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert machine_gpus() == expected
 

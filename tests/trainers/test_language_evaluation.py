@@ -212,6 +212,8 @@ def harness(tmp_path):
     (folder / "colours.yaml").write_text(TASK_OF_HARNESS)
     (folder / "answers.yaml").write_text(GENERATION)
     (folder / "group.yaml").write_text(GROUP)
+    (folder.parent / "empty.jsonl").write_text("")
+    (folder / "empty.yaml").write_text(TASK_OF_HARNESS.replace("colours", "empty"))
     return f"file://{folder.parent}"
 
 
@@ -238,8 +240,14 @@ def test_tasks_of_the_harness_are_scored_by_all_ranks(folder, evaluate, harness,
 @pytest.mark.parametrize(
     ("task", "sharding", "ranks", "refused"),
     [
-        ("arc_easy", "none", 1, r"harness_tasks has arc_easy; file://.*/harness has answers, colours, group$"),
-        ("group", "fsdp", 2, r"harness_tasks has group; file://.* has answers, colours; name the tasks of a group one"),
+        ("arc_easy", "none", 1, r"harness_tasks has arc_easy; file://.*/harness has answers, colours, empty, group$"),
+        ("empty", "none", 1, r"the task empty in harness_tasks has a data file without rows"),
+        (
+            "group",
+            "fsdp",
+            2,
+            r"harness_tasks has group; file://.* has answers, colours, empty; name the tasks of a group one",
+        ),
         ("group", "none", 8, r"the task colours in harness_tasks has 7 samples for 8 ranks: use fewer workers"),
     ],
 )

@@ -80,7 +80,10 @@ def load_tasks(parameters: LanguageEvaluationParameters, ranks: int) -> HarnessT
             )
         loaded = list[list[Any]]()
         for name in parameters.harness_tasks:
-            found = manager.load(name)
+            try:
+                found = manager.load(name)
+            except StopIteration:  # Of the library datasets.
+                raise ValueError(f"the task {name} in harness_tasks has a data file without rows") from None
             loaded.append([found["groups"][name]] if name in found["groups"] else [*found["tasks"].values()])
             for task in found["tasks"].values():
                 if len(task.eval_docs) < ranks:

@@ -35,6 +35,7 @@ def machine_gpus() -> list[str]:
     """Return the GPUs that this process may use, in the form of CUDA_VISIBLE_DEVICES."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        # CUDA sees none from the first that is not valid, such as -1, or NoDevFiles of Slurm.
-        return [*takewhile(re.compile(r"\d+|GPU-.+|MIG-.+").fullmatch, map(str.strip, visible.split(",")))]
+        # CUDA sees none from the first that is not valid, such as -1, or NoDevFiles of Slurm, and none if one is twice.
+        gpus = [*takewhile(re.compile(r"\d+|GPU-.+|MIG-.+").fullmatch, map(str.strip, visible.split(",")))]
+        return gpus if len({*gpus}) == len(gpus) else []
     return [device.name.removeprefix("nvidia") for device in sorted(Path("/dev").glob("nvidia[0-9]*"))]
