@@ -137,7 +137,7 @@ def test_a_kill_during_an_upload_leaves_no_checkpoint_that_looks_complete(
 
         proxy.faults = [Fault("PUT /bucket/run/checkpoints/00000001/weights?partNumber=3", before=kill, reset=True)]
         replicas.start_all()
-        assert killed.wait(120)
+        replicas.wait_until(killed.is_set)
         assert replicas.wait("worker-0") == -signal.SIGKILL
         store = open_store(replicas.job.checkpoint_uri, object_store.credentials())
         assert complete_checkpoints(store) == []
