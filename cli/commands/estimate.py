@@ -21,13 +21,16 @@ _JSON = JsonOrFile()
 
 
 @click.command()
-@click.option("--base-model", required=True, help="Folder with config.json, or the address of a model in a store.")
+@click.option(
+    "--base-model",
+    help="Folder with config.json, or the address of a model in a store. Default: base_model of --train-parameters.",
+)
 @click.option("--train-parameters", type=_JSON, default="{}", help="train_parameters of the task.")
 @click.option(
     "--distribution-specification", type=_JSON, default="{}", help="Its distribution_specification. Default: one pod."
 )
 def command(
-    base_model: str,
+    base_model: str | None,
     train_parameters: Any,  # noqa: ANN401
     distribution_specification: Any,  # noqa: ANN401
 ) -> None:
@@ -42,26 +45,15 @@ def command(
         program = parse_program({"trainer": LANGUAGE_MODEL})
         check_distribution(program, specification)
         ranks = most_ranks(plan_topology(specification), specification)
-        if isinstance(train_parameters, dict):
-            if train_parameters.get("base_model", base_model) != base_model:
-                raise ValueError(
-                    f"--base-model is {base_model!r}, and base_model in --train-parameters is "
-                    f"{train_parameters['base_model']!r}: leave it out there, or set the same"
-                )
+        if base_model and isinstance(train_parameters, dict):
             train_parameters = {**train_parameters, "base_model": base_model}
         checked = check_parameters(program, train_parameters)
         check_sharding(checked, ranks)
         parameters = LanguageModelParameters(**checked)
         micro_batches(parameters.batch_size, 0, ranks)
-        size = read_size(base_model)
+        size = read_size(parameters.base_model)
         adapter = size.adapter(parameters.lora_r, parameters.lora_target_modules)
-        if not adapter:
-            names = ", ".join(name.rpartition(".")[2] for name, *_ in size.linear)
-            raise ValueError(
-                f"lora_target_modules is {parameters.lora_target_modules!r}, and no layer has such a name; they are: "
-                f"{names}"
-            )
-        warning = check_length(read_config(base_model), checked)
+        warning = check_length(read_config(parameters.base_model), checked)
     except (OSError, StorageError, ValueError) as error:
         raise WrongArgument(str(error)) from None
     if warning:

@@ -65,7 +65,7 @@ def run_step(
         threshold = Threshold.of_texts(metric, bound, evaluation_parameters.get("harness_tasks") or ())
         _check_parameters(evaluation_parameters, threshold)
         uses_pods = job["cluster_configuration_secret"] or kind_of_runner(job["runner"]) == "kubernetes"
-        _check_harness_folder(evaluation_parameters.get("harness_folder"), bool(uses_pods))
+        _check_harness(evaluation_parameters, bool(uses_pods))
         if "://" not in evaluation.uri and uses_pods:
             raise ValueError(
                 f"the output {evaluation.uri} is on the disk of this machine, which pods cannot write: run the "
@@ -134,27 +134,36 @@ def _check_parameters(parameters: Mapping[str, Any], threshold: Threshold) -> No
         raise ValueError('metric is "exact_match", and answers is 0: set answers to the number of prompts to answer')
 
 
-def _check_harness_folder(address: object, uses_pods: bool) -> None:
-    """Check that harness_folder exists, as far as the step can see: a folder of pods must be a full path.
+def _check_harness(parameters: Mapping[str, Any], uses_pods: bool) -> None:
+    """Check that harness_folder exists and names the tasks, as far as the step can see. Pods need a full path.
 
     Raises:
         ValueError: It does not, or is a relative path.
         StorageError: The store cannot be read.
     """
-    if not address or not isinstance(address, str):  # `plan_job` checks the type.
+    address, tasks = parameters.get("harness_folder"), parameters.get("harness_tasks")
+    if not isinstance(address, str) or not isinstance(tasks, list) or not address:  # `plan_job` checks the types.
         return
-    problem = ""
-    if is_in_store(address):  # Pods may have a volume that the step has not.
-        is_seen = not (uses_pods and address.startswith("file://"))
-        problem = "and it has no files" if is_seen and not open_store(address).list() else ""
-    elif not Path(address).is_absolute():
+    problem, is_store = "", is_in_store(address)
+    is_seen = not uses_pods or (is_store and not address.startswith("file://"))  # Pods may have another volume.
+    if not is_store and not Path(address).is_absolute():
         problem = "which is no full path"
-    elif not uses_pods and not Path(address).is_dir():
+    elif is_seen and not is_store and not Path(address).is_dir():
         problem = "and there is no such folder"
+    elif is_seen:
+        store = open_store(address)
+        keys, missing = [entry.key for entry in store.list()], [*map(str, tasks)]
+        for key in keys:
+            # Files of other names are included, such as _template_yaml.
+            if missing and "yaml" in key.rpartition("/")[2]:
+                text = store.read(key).decode(errors="replace")
+                missing = [task for task in missing if task not in text]
+        if missing:
+            problem = f"and no YAML file in it has {', '.join(missing)}" if keys else "and it has no files"
     if problem:
         raise ValueError(
             f"evaluation_parameters: harness_folder is {address!r}, {problem}; allowed are an address such as "
-            "s3://bucket/tasks, and the full path of a folder of each replica"
+            "s3://bucket/tasks, and the full path of a folder of each replica, with the definitions of harness_tasks"
         )
 
 

@@ -19,6 +19,7 @@ from kfp_distributed.components.model_server.openai_protocol import (
     AnswerFormat,
     RequestRefused,
     parse_request,
+    unknown_model,
 )
 
 _PATH = re.compile(r"(?:/openai)?/v1/(models(?:/[^?]+)?|completions|chat/completions)(?:\?.*)?")
@@ -42,10 +43,13 @@ class OpenAIHandler(RequestHandler):
         """Send the model, or the list with it."""
         folder, _, name = self._path().partition("/")
         model = {"id": self._name, "object": "model", "created": 0, "owned_by": "kfp-distributed"}
-        if folder != "models" or unquote(name) not in ("", self._name):
+        if folder != "models":
             self._refuse_path()
-        else:
+        elif unquote(name) in ("", self._name):
             self.answer(HTTPStatus.OK, model if name else {"object": "list", "data": [model]})
+        else:
+            error = unknown_model(unquote(name), self._name)
+            self.answer(HTTPStatus(error.status), error.body)
 
     def do_POST(self) -> None:
         """Send an answer."""
@@ -125,6 +129,5 @@ class OpenAIHandler(RequestHandler):
         return match[1] if match else ""
 
     def _refuse_path(self) -> None:
-        got = f"GET /v1/models and /v1/models/{self._name}"
-        served = f"{got}, POST /v1/chat/completions and /v1/completions, also below /openai"
+        served = "GET /v1/models[/NAME], POST /v1/chat/completions and /v1/completions, also below /openai"
         self.refuse(HTTPStatus.NOT_FOUND, f"{self.command} {self.path:.200} is not served: this server has {served}")

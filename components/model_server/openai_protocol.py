@@ -10,8 +10,11 @@ from typing import Any, NamedTuple
 
 _MOST_STOPS = 4
 _LARGEST_SEED = 2**63 - 1
-_COMMON = ("model", "max_tokens", "temperature", "top_p", "stop", "seed", "stream", "stream_options", "user")
+_COMMON = ("model", "max_tokens", "temperature", "top_p", "stop", "seed", "stream", "stream_options")
 _CHAT = ("messages", "tools", "max_completion_tokens")
+_IGNORED = ("user", "safety_identifier", "prompt_cache_key", "metadata")
+"""Keys that say who asks, and change no answer."""
+
 _DEFAULTS = {"n": 1, "logprobs": False, "presence_penalty": 0, "frequency_penalty": 0, "logit_bias": {}}
 """Keys that clients send with the value that means the same as none, the only one that is allowed."""
 
@@ -99,16 +102,16 @@ def _parse(body: bytes, is_chat: bool, model: str) -> AnswerRequest:
         raise RequestRefused("the body is not a JSON object")
     content = {key: value for key, value in content.items() if value is not None}
     defaults = {**_DEFAULTS, **(_CHAT_DEFAULTS if is_chat else _COMPLETION_DEFAULTS)}
-    allowed = (*_COMMON, *(_CHAT if is_chat else ("prompt",)), *defaults)
+    allowed = (*_COMMON, *(_CHAT if is_chat else ("prompt",)), *defaults, *_IGNORED)
     for key in content:
         if key not in allowed:
             raise RequestRefused(f"{key!r:.80} is not supported: allowed are {', '.join(allowed)}", key)
     if content.get("model") != model:
-        code, status = ("model_not_found", 404) if "model" in content else (None, 400)
-        text = f"model is {content.get('model')!r:.80}: this server has the model {model!r}"
-        raise RequestRefused(text, "model", code, status)
+        raise unknown_model(content.get("model"), model)
     for key, default in defaults.items():
-        _check(content, key, content.get(key, default) == default, json.dumps(default))
+        value = content.get(key, default)  # logprobs 0 equals false, and asks for the probability of each token.
+        is_default = value == default and isinstance(value, bool) == isinstance(default, bool)
+        _check(content, key, is_default, json.dumps(default))
     prompt = _messages(content) if is_chat else content.get("prompt", 0)
     _check(content, "prompt", is_chat or isinstance(prompt, str), "a text")
     _check(content, "stream", isinstance(content.get("stream", False), bool), "true or false")
@@ -126,6 +129,17 @@ def _parse(body: bytes, is_chat: bool, model: str) -> AnswerRequest:
         content.get("stream", False),
         options.get("include_usage", False),
     )
+
+
+def unknown_model(name: object, model: str) -> RequestRefused:
+    """Return the refusal of a request for another model.
+
+    Args:
+        name: What is asked for; None for nothing.
+        model: Name of the model that is served.
+    """
+    code, status = (None, 400) if name is None else ("model_not_found", 404)
+    return RequestRefused(f"model is {name!r:.80}: this server has the model {model!r}", "model", code, status)
 
 
 def _check(content: Mapping[str, Any], key: str, is_valid: bool, allowed: str) -> None:

@@ -55,14 +55,15 @@ def base(tmp_path):
 
 def estimate(address, parameters, distribution):
     words = ["--train-parameters", json.dumps(parameters), "--distribution-specification", json.dumps(distribution)]
-    return CliRunner().invoke(main, ["estimate", "--base-model", str(address), *words])
+    return CliRunner().invoke(main, ["estimate", *(["--base-model", str(address)] if address else []), *words])
 
 
 def test_a_table_of_what_fits(base):
     ranks = {"distribution_type": "PyTorch", "number_of_workers": 1, "worker_gpus": 1, "worker_gpu_memory": "24Gi"}
     done = estimate(f"file://{base}", {"max_length": 1024, "batch_size": 4}, ranks)
     assert (done.exit_code, done.output) == (0, TABLE)
-    lines = estimate(base, {}, {}).output.splitlines()
+    lines = estimate("", {"base_model": str(base)}, {}).output.splitlines()
+    assert estimate(base, {"base_model": "hf://owner/model@main"}, {}).output.splitlines() == lines
     assert lines[0].endswith("max_length 2048, batch_size 32, ranks 1")
     assert lines[1].endswith(" CUDA")
     assert len(lines) == 26
@@ -80,8 +81,7 @@ def test_preferences_are_not_sharded(base):
     ("address", "parameters", "distribution", "problem"),
     [
         ("hf://owner/model@main", {}, {}, "hf download owner/model config.json --revision main --local-dir FOLDER"),
-        ("{base}", {"base_model": "/other"}, {}, "base_model in --train-parameters is '/other': leave it out there"),
-        ("{base}", {"lora_target_modules": "query"}, {}, "no layer has such a name; they are: q_proj, k_proj"),
+        ("", {}, {}, "train_parameters: language_model needs base_model"),
         (
             "/nowhere",
             {},
@@ -100,6 +100,7 @@ def test_preferences_are_not_sharded(base):
         ("{base}", {}, {"distribution_type": "MPI"}, "distribution_type = 'MPI': language_model is for Job, PyTorch"),
         ("{base}/quantized", {}, {}, "/quantized has quantized weights, for which there is no estimate"),
         ("{base}", {"epoch": 1}, {}, "language_model has no parameter 'epoch' to set"),
+        ("{base}", {"lora_target_modules": "query"}, {}, "has the name 'query'; allowed are \"all-linear\", or names"),
         ("{base}", [], {}, "train_parameters is []; allowed: a dict"),
         ("{base}", {}, {"worker_gpu_memory": "80"}, "worker_gpu_memory = '80' is not an amount of memory"),
         ("{base}", {"batch_size": 5}, {"distribution_type": "PyTorch"}, "5, which cannot be divided among 3 ranks"),
@@ -122,6 +123,10 @@ def test_render_prints_the_estimate(base):
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 0
     assert "\n# base_model has 8,030,261,248 parameters, and 41,943,040 of an adapter are trained; " in done.output
+    done = CliRunner().invoke(
+        main, [*words[:-1], json.dumps({"base_model": str(base), "lora_target_modules": "query"})]
+    )
+    assert (done.exit_code, "language_model: lora_target_modules is 'query', and no layer" in done.output) == (2, True)
     done = CliRunner().invoke(
         main, [*words, "--distribution-specification", '{"worker_gpus": 1, "worker_gpu_memory": "16Gi"}']
     )

@@ -14,6 +14,7 @@ import sys
 _PASSED = (
     signal.SIGTERM,
     signal.SIGINT,
+    signal.SIGABRT,
     signal.SIGHUP,
     signal.SIGUSR1,
     signal.SIGUSR2,

@@ -9,6 +9,7 @@ descendants.
 
 import atexit
 import contextlib
+import faulthandler
 import fcntl
 import gc
 import importlib.util
@@ -192,6 +193,8 @@ def run(request: dict, streams: list[int]) -> None:
     sys.stdin = TextIOWrapper(BufferedReader(FileIO(0, closefd=False)), "utf-8")
     sys.stdout = sys.__stdout__ = output(1, "strict")
     sys.stderr = sys.__stderr__ = output(2, "backslashreplace")
+    if "PYTHONFAULTHANDLER" in os.environ:
+        faulthandler.enable()
     option, *arguments = (
         request["arguments"] if request["arguments"][0] in ("-m", "-c") else ("", *request["arguments"])
     )

@@ -224,6 +224,7 @@ def test_wrong_requests_have_the_error_of_openai(server):
         "param": "model",
         "code": "model_not_found",
     }
+    assert error("/openai/v1/models/other", 404, method="GET")["code"] == "model_not_found"
     assert error(chat, 400, messages=CHAT, logit_bias={"1": 2})["param"] == "logit_bias"
     left_out = [{"role": "user", "content": "leave out"}]
     assert error(chat, 400, messages=left_out, tools=TOOLS)["message"].endswith("its chat template leaves tools out")

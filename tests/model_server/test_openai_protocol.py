@@ -46,7 +46,14 @@ def test_a_chat_with_all_parameters():
 
 def test_what_is_null_or_missing_has_its_default():
     assert parse({"messages": CHAT, "seed": None, "logit_bias": None, "tools": []}) == AnswerRequest(CHAT)
-    same = {"n": 1, "user": "me", "logprobs": False, "frequency_penalty": 0.0, "tool_choice": "auto"}
+    same = {
+        "n": 1,
+        "user": "me",
+        "metadata": {"a": "b"},
+        "logprobs": False,
+        "frequency_penalty": 0.0,
+        "tool_choice": "auto",
+    }
     assert parse({"messages": CHAT, "response_format": {"type": "text"}, **same}) == AnswerRequest(CHAT)
     empty = {"name": None, "tool_calls": [], "function_call": None}
     assert parse({"messages": [CHAT[0] | empty]}) == AnswerRequest(CHAT)
@@ -72,6 +79,7 @@ def test_what_is_null_or_missing_has_its_default():
         ({"stream_options": {"other": True}}, "stream_options", 'it must be {"include_usage": true} or'),
         ({"tools": [1]}, "tools", "tools is [1]: it must be a list of objects"),
         ({"logprobs": True}, "logprobs", "logprobs is true: it must be false"),
+        ({"logprobs": 0}, "logprobs", "logprobs is 0: it must be false"),
         ({"response_format": {"type": "json_object"}}, "response_format", 'it must be {"type": "text"}'),
         ({"echo": False}, "echo", "'echo' is not supported: allowed are model, max_tokens"),
         ({"prompt": "one"}, "prompt", "'prompt' is not supported"),

@@ -1,9 +1,12 @@
 """Datasets and replica processes for the tests of the trainers."""
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import signal
+import subprocess
 import sys
 import time
 from dataclasses import dataclass, field, replace
@@ -126,7 +129,7 @@ class Replicas:
         if not job_file.exists() or job_file.read_text() != text:
             job_file.write_text(text)
         environment = {**os.environ, **self.environment, "KFP_DISTRIBUTED_JOB": str(job_file)}
-        environment["KFP_DISTRIBUTED_REPLICA"] = name
+        environment |= {"KFP_DISTRIBUTED_REPLICA": name, "PYTHONFAULTHANDLER": "1"}
         if len(self.names()) > 1:
             task = {"type": role, "index": int(index)}
             environment["TF_CONFIG"] = json.dumps({"cluster": self.config, "task": task, "environment": "cloud"})
@@ -144,21 +147,34 @@ class Replicas:
         return [int(epoch) for epoch in re.findall(r"^epoch (\d+)/", self.text(name), re.MULTILINE)]
 
     def wait(self, name, seconds=300):
-        return self.running[name].wait(timeout=seconds)
+        try:
+            return self.running[name].wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            self._fail(f"{name} has not ended")
 
     def wait_until(self, condition, seconds=120):
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
-                pytest.fail("\n".join(self.text(name) for name in self.names()))
+                self._fail("nothing has fulfilled the condition")
             time.sleep(0.05)
 
     def wait_for(self, name, text, seconds=300):
         deadline = time.monotonic() + seconds
         while text not in self.text(name):
             if self.running[name].poll() is not None or time.monotonic() > deadline:
-                pytest.fail(f"{name} never printed {text!r}; its output:\n{self.text(name)}")
+                self._fail(f"{name} never printed {text!r}")
             time.sleep(0.02)
+
+    def _fail(self, problem):
+        """Fail with what the replicas have printed, and where the threads of those that run are."""
+        for replica in self.running.values():
+            if replica.poll() is None:
+                replica.send_signal(signal.SIGABRT)  # Python prints the threads.
+        for replica in self.running.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                replica.wait(10)
+        pytest.fail("\n".join([problem, *(f"{name} has printed:\n{self.text(name)}" for name in self.names())]))
 
 
 @pytest.fixture

@@ -68,6 +68,12 @@ def test_a_signal_to_the_client_ends_the_fork(start, number, code):
     fork.wait(60)
 
 
+def test_what_a_fork_does_is_shown_if_a_test_waits_in_vain(start):
+    replicas, *_ = start()
+    with pytest.raises(pytest.fail.Exception, match=r"(?s)worker-0 has not ended\n.*runs .*Fatal.* in fit\n"):
+        replicas.wait("worker-0", 0)
+
+
 @pytest.mark.command_line
 def test_a_marked_test_starts_the_command_line(start):
     _, process, pid, parent, state = start()

@@ -212,8 +212,6 @@ def harness(tmp_path):
     (folder / "colours.yaml").write_text(TASK_OF_HARNESS)
     (folder / "answers.yaml").write_text(GENERATION)
     (folder / "group.yaml").write_text(GROUP)
-    (folder.parent / "empty.jsonl").write_text("")
-    (folder / "empty.yaml").write_text(TASK_OF_HARNESS.replace("colours", "empty"))
     return f"file://{folder.parent}"
 
 
@@ -240,24 +238,33 @@ def test_tasks_of_the_harness_are_scored_by_all_ranks(folder, evaluate, harness,
 @pytest.mark.parametrize(
     ("task", "sharding", "ranks", "refused"),
     [
-        ("arc_easy", "none", 1, r"harness_tasks has arc_easy; file://.*/harness has answers, colours, empty, group$"),
-        ("empty", "none", 1, r"the task empty in harness_tasks has a data file without rows"),
-        (
-            "group",
-            "fsdp",
-            2,
-            r"harness_tasks has group; file://.* has answers, colours, empty; name the tasks of a group one",
-        ),
+        ("arc_easy", "none", 1, r"harness_tasks has arc_easy; file://.*/harness has answers, broken, colours, empty"),
+        ("group", "fsdp", 2, r"harness_tasks has group; file://.* has .*colours, empty; name the tasks of a group one"),
+        ("empty", "none", 1, r"empty in harness_tasks cannot be .*: StopIteration.*; these files are empty: e.jsonl$"),
+        ("of_empty", "none", 1, r"of_empty in harness_tasks cannot be loaded: .*; these files are empty: e.jsonl$"),
+        ("broken", "none", 1, r"broken in harness_tasks cannot be loaded: ArrowInvalid\('JSON parse error"),
         ("group", "none", 8, r"the task colours in harness_tasks has 7 samples for 8 ranks: use fewer workers"),
     ],
 )
 def test_tasks_that_ranks_cannot_share_are_refused_before_the_model_is_fetched(
     harness, tmp_path, library_archive, task, sharding, ranks, refused
 ):
+    for name, file, text in (("empty", "e", ""), ("broken", "b", "{")):
+        (tmp_path / "harness" / f"{file}.jsonl").write_text(text)
+        task_of_file = TASK_OF_HARNESS.replace("colours.jsonl", f"{file}.jsonl").replace("colours", name)
+        (tmp_path / "harness" / f"{file}.yaml").write_text(task_of_file)
+    (tmp_path / "harness" / "g.yaml").write_text("group: of_empty\ntask: [empty]\n")
     program = forked(environment("torch2"), "-c", LOAD, harness, task, sharding, str(ranks))
     variables = {**os.environ, "PYTHONPATH": str(library_archive)}
     process = subprocess.run(program, capture_output=True, text=True, check=False, cwd=tmp_path, env=variables)
     assert re.search(refused, process.stdout.splitlines()[-1]), process.stdout + process.stderr
+
+
+def test_a_task_that_the_folder_does_not_define_is_refused_by_the_step(folder, evaluate, harness):
+    parameters = {"harness_tasks": ["colours", "arc_easy"], "harness_folder": harness}
+    for address in (harness, harness.removeprefix("file://")):
+        with pytest.raises(SystemExit, match=r"harness', and no YAML file in it has arc_easy; allowed"):
+            evaluate(folder / "model", parameters=parameters | {"harness_folder": address})
 
 
 @pytest.mark.parametrize("sharding", ["none", "fsdp"])

@@ -38,7 +38,11 @@ def test_published_numbers_of_parameters():
     assert llama.adapter(16, "all-linear") == 41_943_040
     assert llama.adapter(8, "q_proj, v_proj") == 3_407_872
     assert llama.adapter(8, "self_attn.q_proj,v_proj") == 3_407_872
-    assert llama.adapter(8, "proj") == 0
+    assert llama.adapter(8, "31.self_attn.q_proj, v_proj, embed_tokens") == 8 * (8192 + 32 * 5120 + 128256 + 4096)
+    with pytest.raises(ValueError, match=r"has the name 'proj'; .*: down_proj, embed_tokens, gate_proj, k_proj, "):
+        llama.adapter(8, "q_proj,proj")
+    with pytest.raises(ValueError, match="has the name 'embed_tokens'; allowed"):
+        llama._replace(is_tied=True).adapter(8, "embed_tokens")
 
 
 @pytest.mark.parametrize(

@@ -50,8 +50,8 @@ def load_tasks(parameters: LanguageEvaluationParameters, ranks: int) -> HarnessT
         ranks: Number of ranks.
 
     Raises:
-        ValueError: The library or the folder is missing, or the folder has no such task, or one that the ranks cannot
-            share.
+        ValueError: The library or the folder is missing, or the folder has no such task, or one that cannot be loaded
+            or that the ranks cannot share.
         StorageError: The folder cannot be fetched.
     """
     address = parameters.harness_folder
@@ -80,10 +80,7 @@ def load_tasks(parameters: LanguageEvaluationParameters, ranks: int) -> HarnessT
             )
         loaded = list[list[Any]]()
         for name in parameters.harness_tasks:
-            try:
-                found = manager.load(name)
-            except StopIteration:  # Of the library datasets.
-                raise ValueError(f"the task {name} in harness_tasks has a data file without rows") from None
+            found = _load(manager, name, folder)
             loaded.append([found["groups"][name]] if name in found["groups"] else [*found["tasks"].values()])
             for task in found["tasks"].values():
                 if len(task.eval_docs) < ranks:
@@ -92,6 +89,18 @@ def load_tasks(parameters: LanguageEvaluationParameters, ranks: int) -> HarnessT
                         "ranks: use fewer workers, or a task with more samples"
                     )
     return HarnessTasks(folder, loaded)
+
+
+def _load(manager: Any, name: str, folder: Path) -> dict[str, Any]:  # noqa: ANN401  (of an optional package)
+    try:
+        return manager.load(name)  # type: ignore[no-any-return]
+    except Exception as error:
+        files = (path for path in sorted(folder.rglob("*")) if path.suffix != ".py" and path.is_file())
+        empty = ", ".join(str(path.relative_to(folder)) for path in files if not path.stat().st_size)
+        raise ValueError(
+            f"{name} in harness_tasks cannot be loaded: {error.__cause__ or error!r}"
+            + f"; these files are empty: {empty}" * bool(empty)
+        ) from error
 
 
 def harness_scores(

@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
+from kfp_distributed.trainers.programs.model_size import target_ends
 
 
 def adapter_config(parameters: LanguageModelParameters) -> LoraConfig | None:
@@ -25,7 +26,7 @@ def adapter_config(parameters: LanguageModelParameters) -> LoraConfig | None:
 
 
 def check_targets(model: PreTrainedModel, targets: str) -> None:
-    """Check that a model has a layer of each name of lora_target_modules. peft needs one of any.
+    """Check that a model has a layer of each name of lora_target_modules.
 
     Raises:
         ValueError: It has not.
@@ -34,13 +35,7 @@ def check_targets(model: PreTrainedModel, targets: str) -> None:
     # trl adapts no head. An adapter of embeddings that share its weight would be merged into the head, too.
     shared = head.weight if head else None
     known = {name for name, layer in model.named_modules() if isinstance(layer, kinds) and layer.weight is not shared}
-    for target in () if targets == "all-linear" else map(str.strip, targets.split(",")):
-        if not any(f".{name}".endswith(f".{target}") for name in known) or not target:
-            names = ", ".join(sorted({name.rpartition(".")[2] for name in known}))
-            raise ValueError(
-                f"lora_target_modules is {targets!r}, and no layer whose weight is not also that of the head has the "
-                f'name {target!r}; allowed are "all-linear", or names of layers, separated by commas: {names}'
-            )
+    target_ends(targets, known)
 
 
 def turn_dropout_off(model: PreTrainedModel) -> dict[str, float]:

@@ -61,7 +61,7 @@ def memory_estimate(
         at_once: Tokens whose logits trl has at once. Default: TOKENS.
 
     Raises:
-        ValueError: batch_size cannot be divided among the ranks.
+        ValueError: batch_size cannot be divided among the ranks, or lora_target_modules names no layer.
     """
     rows, accumulation = micro_batches(parameters.batch_size, parameters.micro_batch_size, ranks)
     is_full, is_preference = parameters.method == "full", parameters.objective == "dpo"

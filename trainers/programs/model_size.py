@@ -1,6 +1,6 @@
 """The size of a language model, and the length of its rows, by its config.json (pure)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple, TypeGuard
 
 from kfp_distributed.trainers.programs.language_parameters import LanguageModelParameters
@@ -48,6 +48,7 @@ class ModelSize(NamedTuple):
         linear: Name, such as "mlp.up_proj", inputs and outputs of each linear layer in a layer.
         vocabulary: Number of tokens in the vocabulary.
         parameters: Number of all parameters.
+        is_tied: Whether the head has the weight of the embeddings.
     """
 
     layers: int
@@ -57,6 +58,7 @@ class ModelSize(NamedTuple):
     linear: tuple[tuple[str, int, int], ...]
     vocabulary: int
     parameters: int
+    is_tied: bool
 
     @property
     def layer(self) -> int:
@@ -69,10 +71,42 @@ class ModelSize(NamedTuple):
         Args:
             rank: The parameter lora_r.
             targets: The parameter lora_target_modules.
+
+        Raises:
+            ValueError: It names no layer.
         """
-        ends = tuple(f".{name.strip()}" for name in targets.split(","))
-        used = (size for size in self.linear if targets == "all-linear" or f".{size[0]}".endswith(ends))
-        return self.layers * rank * sum(inputs + outputs for _, inputs, outputs in used)
+        layers = [
+            (f"model.layers.{number}.{name}", inputs + outputs)
+            for number in range(self.layers)
+            for name, inputs, outputs in self.linear
+        ]
+        if targets == "all-linear":
+            return rank * sum(size for _, size in layers)
+        if not self.is_tied:
+            layers.append(("model.embed_tokens", self.vocabulary + self.width))
+        ends = target_ends(targets, [name for name, _ in layers])
+        return rank * sum(size for name, size in layers if f".{name}".endswith(ends))
+
+
+def target_ends(targets: str, layers: Collection[str]) -> tuple[str, ...]:
+    """Return the ends of the names of layers that lora_target_modules has, each after a dot; none for "all-linear".
+
+    Args:
+        targets: The parameter.
+        layers: Names of the layers that an adapter may have. peft needs one of any target, and this one of each.
+
+    Raises:
+        ValueError: A target is the name of no layer.
+    """
+    names = () if targets == "all-linear" else tuple(map(str.strip, targets.split(",")))
+    for target in names:
+        if not target or not any(f".{layer}".endswith(f".{target}") for layer in layers):
+            allowed = ", ".join(sorted({layer.rpartition(".")[2] for layer in layers}))
+            raise ValueError(
+                f"lora_target_modules is {targets!r}, and no layer whose weight is not also that of the head has the "
+                f'name {target!r}; allowed are "all-linear", or names of layers, separated by commas: {allowed}'
+            )
+    return tuple(f".{name}" for name in names)
 
 
 def model_size(config: Mapping[str, Any]) -> ModelSize | None:
@@ -112,10 +146,10 @@ def model_size(config: Mapping[str, Any]) -> ModelSize | None:
     biases += (queries + 2 * keys) * bool(features.get("has_query_biases"))
     norms = features.get("norms", 2) * width + 2 * head * bool(features.get("norms_of_heads"))
     norms += (queries + keys) * bool(features.get("norms_of_all_heads"))
-    tables = 1 if config.get("tie_word_embeddings", features.get("ties", False)) else 2
+    is_tied = bool(config.get("tie_word_embeddings", features.get("ties", False)))
     weights = sum(inputs * outputs for _, inputs, outputs in linear)
-    parameters = layers * (weights + biases + norms) + tables * vocabulary * width + width
-    return ModelSize(layers, width, queries, inner, linear, vocabulary, parameters)
+    parameters = layers * (weights + biases + norms) + (2 - is_tied) * vocabulary * width + width
+    return ModelSize(layers, width, queries, inner, linear, vocabulary, parameters, is_tied)
 
 
 _TABLES = {"biogpt", "codegen", "ctrl", "gpt2", "gpt_bigcode", "gpt_neo", "gptj", "openai-gpt", "opt"}

@@ -108,7 +108,8 @@ def plan_memory(parameters: Mapping[str, Any], ranks: int, gpu_memory: str | Non
         gpu_memory: worker_gpu_memory; None if it is unknown.
 
     Raises:
-        ValueError: The training needs more memory. The message has the estimate and what fits.
+        ValueError: The training needs more memory, of which the message has the estimate and what fits, or
+            lora_target_modules names no layer.
         StorageError: The store cannot be read. Another attempt of the step must plan the same job.
     """
     try:
