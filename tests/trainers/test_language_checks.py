@@ -77,6 +77,8 @@ found = {
     "too long": result(lambda: tune([{"text": "1 19 2"}])),
     "call": [result(lambda: tune([chat, {"messages": [turns[0], {**CALL, **content}, turns[1]]}], **options))
              for content in ({}, {"content": None}) for options in (TRIMS, ADDS, {**TRIMS, "chat_template": TAKES})],
+    "tools": [result(lambda: tune([chat, {**chat, "tools": value}, {**chat, "tools": []}], chat_template=template))
+              for value, template in (([{"name": "1"}], TAKES), ([{"name": "1"}], TAKES + "{{ tools }}"), ([], TAKES))],
     "no tasks": result(load_tasks, LanguageEvaluationParameters("", harness_tasks=["a"], harness_folder="/no"), 1),
     "refused": result(lambda: tune([chat], chat_template="{{ raise_exception('no') }}")),
     "preference": result(lambda: tune([{"prompt": turns[:1], "chosen": [CALL], "rejected": turns[1:]}], **TRIMS,
@@ -155,6 +157,11 @@ def test_a_row_that_the_chat_template_does_not_take_is_named(found):
         assert ". Set chat_template to one that does. " in problem
     assert found["call"][2] is found["call"][5] is None
     assert ": no. Set chat_template" in found["refused"]
+
+
+def test_tools_that_the_chat_template_leaves_out_are_refused(found):
+    problem = "rows have tools, and the chat template leaves them out: set chat_template, or drop tools"
+    assert found["tools"] == [problem, None, None]
 
 
 def test_a_folder_of_tasks_that_the_replica_does_not_have_is_named(found):

@@ -58,7 +58,7 @@ def evaluation_trainer(
     if arguments.fsdp:
         let_shard(arguments, tuning.method)
     model, tokenizer = _load(parameters, arguments)
-    with template_errors(tokenizer, rows[0], parameters.loss_on):
+    with template_errors(tokenizer, rows, parameters.loss_on):
         trainer = SupervisedTuning(
             model, args=arguments, train_dataset=tuning_rows(_with_completions(rows), "sft"), processing_class=tokenizer
         )

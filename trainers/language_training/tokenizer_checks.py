@@ -1,10 +1,12 @@
 """Checks that the tokenizer, the rows and the model fit."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import chain
 from typing import Any
 
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from kfp_distributed.trainers.language_training.objectives import Tuning
@@ -13,21 +15,29 @@ from kfp_distributed.trainers.programs.model_size import check_row, has_table, p
 
 
 @contextmanager
-def template_errors(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any], loss_on: str) -> Iterator[None]:
+def template_errors(
+    tokenizer: PreTrainedTokenizerBase, rows: Sequence[Mapping[str, Any]], loss_on: str
+) -> Iterator[None]:
     """Name the parameters if the preparation of rows fails because of the chat template.
 
     Args:
         tokenizer: The tokenizer.
-        row: A row as `language_rows` returns it.
+        rows: Rows as `language_rows` returns them.
         loss_on: The parameter of this name.
 
     Raises:
-        ValueError: The template is missing, or lacks what loss_on needs.
+        ValueError: The template is missing, or lacks what loss_on or the rows need.
     """
-    if not tokenizer.chat_template and ("messages" in row or isinstance(row.get("prompt"), list)):
+    if not tokenizer.chat_template and ("messages" in rows[0] or isinstance(rows[0].get("prompt"), list)):
         raise ValueError(
             "the tokenizer of base_model has no chat template, which conversations need: set chat_template"
         )
+    row = next((row for row in rows if row.get("tools")), {})
+    messages = row.get("messages") or row.get("prompt")
+    write = partial(tokenizer.apply_chat_template, messages, tokenize=False)
+    with suppress(TemplateError, TypeError):  # The preparation names a row that the template does not take.
+        if isinstance(messages, list) and write(tools=row["tools"]) == write():
+            raise ValueError("rows have tools, and the chat template leaves them out: set chat_template, or drop tools")
     try:
         yield
     except ValueError as error:

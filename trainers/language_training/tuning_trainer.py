@@ -81,7 +81,7 @@ def tuning_trainer(
         dropout = turn_dropout_off(model)
         if parameters.method == "full":
             given["ref_model"] = load_base(folder, "", "full")[0]
-    with template_errors(tokenizer, rows[0], parameters.loss_on):
+    with template_errors(tokenizer, rows, parameters.loss_on):
         trainer = OBJECTIVES[parameters.objective](
             model,
             args=arguments,
