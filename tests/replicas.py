@@ -9,6 +9,7 @@ import psutil
 from step_lines import brief
 
 from kfp_distributed.components.train.run.shown_progress.log_entry import LogEntry
+from kfp_distributed.trainers.runtime.job_description import JOB_VARIABLE
 
 
 def kill_replica(name: str, variable: str = "KFP_DISTRIBUTED_REPLICA", number: int = signal.SIGKILL) -> None:
@@ -32,18 +33,18 @@ def kill_replica(name: str, variable: str = "KFP_DISTRIBUTED_REPLICA", number: i
 def _processes_of_replica(name: str, variable: str) -> list[psutil.Process]:
     """Return the processes of a replica that this process has started, and the ranks that torchrun has started.
 
-    If torchrun is a fork, its ranks are not descendants of this process, but they have the same path of the library,
-    which no other job has. They train on until the server learns of torchrun's end, if they are not killed as it is.
+    If torchrun is a fork, its ranks are not descendants of this process, but they have the same job, which no other
+    test has. They train on until the server learns of torchrun's end, if they are not killed as it is.
     """
     own = {process.pid for process in psutil.Process().children(recursive=True)}
-    found, paths = [], set()
+    found, jobs = [], set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             environment = process.environ()
             if environment.get(variable) == name and "entry" in " ".join(process.cmdline()):
-                found.append((process, environment.get("PYTHONPATH")))
-                paths |= {found[-1][1]} if process.pid in own else set()
-    return [process for process, path in found if path in paths]
+                found.append((process, environment.get(JOB_VARIABLE)))
+                jobs |= {found[-1][1]} if process.pid in own else set()
+    return [process for process, job in found if process.pid in own or (job and job in jobs)]
 
 
 def wait_for_end(processes: Iterable[psutil.Process], seconds: float = 60) -> None:

@@ -14,12 +14,12 @@ import forked_replicas
 import psutil
 import pytest
 from forked_replicas import forked
-from process_hygiene import started
+from process_hygiene import is_alive, started
 from replicas import kill_replica
 
 from kfp_distributed.components import export_model
 from kfp_distributed.trainers import train_specification
-from kfp_distributed.trainers.runtime.job_description import REPLICA_VARIABLE
+from kfp_distributed.trainers.runtime.job_description import JOB_VARIABLE, REPLICA_VARIABLE
 
 
 def fit(train_dir, model_dir, metrics_dir, code: int = 0):
@@ -283,12 +283,30 @@ RANK = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', sys.argv[
 
 def test_a_rank_of_a_replica_that_is_killed_trains_no_more(server, tmp_path, monkeypatch):
     monkeypatch.setenv(REPLICA_VARIABLE, "worker-0")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv(JOB_VARIABLE, str(tmp_path))
     with started(forked(sys.executable, "-c", RANK, SLEEP), stdout=subprocess.PIPE) as client:
         pid = int(client.stdout.readline())
         server.suspend()
         kill_replica("worker-0")
         wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+
+
+OF_OTHERS = f"import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)  # -m {forked_replicas.ENTRY}"
+
+
+def test_a_replica_of_the_same_name_that_other_tests_have_started_is_not_killed(start):
+    """Tests run beside each other, and nearly all of them have a replica of this name."""
+    words = ["setsid", "--fork", sys.executable, "-c", OF_OTHERS]
+    variables = os.environ | {REPLICA_VARIABLE: "worker-0"}
+    with started(words, stdout=subprocess.PIPE, env=variables) as other:
+        process = psutil.Process(int(other.stdout.readline()))
+        try:
+            replicas, *_ = start()
+            kill_replica("worker-0")
+            assert replicas.wait("worker-0") == -signal.SIGKILL
+            assert is_alive(process)
+        finally:
+            process.kill()
 
 
 def test_a_client_that_is_stopped_before_its_request_is_not_waited_for(server, connect):
