@@ -1,11 +1,12 @@
 """The steps of a pipeline.
 
 They are `prepare_data`, `train`, `evaluate`, `evaluate_language_model`, `export_model`, `fingerprint_source`,
-`predict`, `deploy_model` and `import_model`.
+`predict`, `deploy_model`, `import_model` and `tune`.
 
 The environment variables of `Delivery.from_environment` configure how the steps find this library. `steps(delivery)`
-returns the same nine steps for another delivery. `SingleJob`, `TensorFlow`, `Mpi` and `PyTorch` make the
-`distribution_specification` of `train`, and `Split` the `split` of `prepare_data`.
+returns the same ten steps for another delivery. `SingleJob`, `TensorFlow`, `Mpi` and `PyTorch` make the
+`distribution_specification` of `train`, `Split` the `split` of `prepare_data`, and `Float`, `Int` and `Choice` the
+`search_space` of `tune`.
 """
 
 import os
@@ -20,9 +21,13 @@ if os.environ.get("_KFP_RUNTIME") != "true":
     from kfp_distributed.components.step_components import Steps, steps
     from kfp_distributed.components.train.describe.distributions import Mpi, PyTorch, SingleJob, TensorFlow
     from kfp_distributed.components.train.describe.pod_settings import Toleration, Volume
+    from kfp_distributed.components.tune.search_space import Choice, Float, Int
 
     __all__ = [
+        "Choice",
         "Delivery",
+        "Float",
+        "Int",
         "Mpi",
         "PyTorch",
         "SingleJob",
@@ -41,6 +46,7 @@ if os.environ.get("_KFP_RUNTIME") != "true":
         "prepare_data",
         "steps",
         "train",
+        "tune",
     ]
 
     # `_Package` makes them.
@@ -53,9 +59,10 @@ if os.environ.get("_KFP_RUNTIME") != "true":
     deploy_model: Any
     import_model: Any
     evaluate_language_model: Any
+    tune: Any
 
     class _Package(ModuleType):
-        """This package, which makes the nine components when one of them is first used.
+        """This package, which makes the ten components when one of them is first used.
 
         A component has the name of the subpackage of its step, and stands for it: see `StepComponent`.
         """

@@ -1,4 +1,4 @@
-"""Create the nine steps as KFP components, with the packages that each needs."""
+"""Create the ten steps as KFP components, with the packages that each needs."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -15,12 +15,13 @@ from kfp_distributed.components.kfp_interface.step_packages import PACKAGES
 from kfp_distributed.components.predict.component import predict
 from kfp_distributed.components.prepare_data.component import prepare_data
 from kfp_distributed.components.train.component import train
+from kfp_distributed.components.tune.component import tune
 from kfp_distributed.trainers.programs.requirements import replica_images
 
 _RUN_MODELS = ("evaluate", "predict")
 """Steps that run models, and need TensorFlow and ONNX Runtime."""
 
-_START_JOBS = ("train", "evaluate_language_model")
+_START_JOBS = ("train", "evaluate_language_model", "tune")
 """Steps that start the replicas of a job."""
 
 _NEVER_CACHED = ("fingerprint_source", "deploy_model", "import_model")
@@ -28,7 +29,7 @@ _NEVER_CACHED = ("fingerprint_source", "deploy_model", "import_model")
 
 
 class Steps(NamedTuple):
-    """The nine steps. Each is a component to call in a `@dsl.pipeline` function."""
+    """The ten steps. Each is a component to call in a `@dsl.pipeline` function."""
 
     prepare_data: Any
     train: Any
@@ -39,6 +40,7 @@ class Steps(NamedTuple):
     deploy_model: Any
     import_model: Any
     evaluate_language_model: Any
+    tune: Any
 
 
 def steps(
@@ -48,13 +50,13 @@ def steps(
     replicas_image: str = "",
     replicas_images: Mapping[str, str] | None = None,
 ) -> Steps:
-    """Create the nine steps for a delivery of the library.
+    """Create the ten steps for a delivery of the library.
 
     Args:
         delivery: How the steps find the library. Default: `Delivery.namespace()`.
-        task_config: Whether settings of the KFP task of `train` or `evaluate_language_model` (its `TaskConfig`) are
-            applied to the pods of its job. Keys of `distribution_specification` take precedence. Requires a backend of
-            KFP 2.15. Default: False.
+        task_config: Whether settings of the KFP task of `train`, `evaluate_language_model` or `tune` (its
+            `TaskConfig`) are applied to the pods of its jobs. Keys of `distribution_specification` take precedence.
+            Requires a backend of KFP 2.15. Default: False.
         replicas_image: Image of replicas whose `train_specification` names none. Default: "", which means that of the
             step's environment, else a stock Python image.
         replicas_images: The same by kind: "tensorflow", "horovod", "pytorch", "horovod-pytorch" or "language-model".
@@ -81,6 +83,7 @@ def steps(
         "deploy_model": deploy_model,
         "import_model": import_model,
         "evaluate_language_model": evaluate_language_model,
+        "tune": tune,
     }
     return Steps(
         **{

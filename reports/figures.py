@@ -28,7 +28,8 @@ from kfp_distributed.reports.frame import HEIGHT, empty_figure, name_columns, na
 from kfp_distributed.reports.palette import MARK, SERIES, STATES
 from kfp_distributed.reports.series import Series
 
-_FONT = value("system-ui, sans-serif")
+FONT = value("system-ui, sans-serif")
+"""Font of texts inside a figure."""
 
 TEXT = "text"
 """Tag of models whose text is inside the figure. The page's script gives them the page's text color."""
@@ -224,7 +225,7 @@ def draw_heatmap(
                 text_align="center",
                 text_baseline="middle",
                 text_font_size="12px",
-                text_font=_FONT,
+                text_font=FONT,
                 tags=[TEXT],
             )
         )

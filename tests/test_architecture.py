@@ -110,7 +110,7 @@ COMPONENTS_ROOMS = (
     ),
     ("step_components",),
 )
-"""The rooms of components/ and its steps, and what makes the nine components. Each imports only itself and those
+"""The rooms of components/ and its steps, and what makes the ten components. Each imports only itself and those
 before it."""
 
 TRAIN = "components.train"
@@ -313,6 +313,7 @@ LATE_IMPORTS = {
     "components.predict.component": "the same",
     "components.prepare_data.component": "the same",
     "components.train.component": "the same",
+    "components.tune.component": "the same",
     "components.train.tell.choose_tracker": "the client of MLflow is needed only where MLFLOW_TRACKING_URI is set",
     "library.bootstrap": "the template of compiled steps checks whether the library is installed",
     "trainers.torch_checkpoint": "PyTorch before 2.3, which has no torch.distributed.checkpoint, gets a clear error",

@@ -123,6 +123,7 @@ def test_two_builds_of_a_commit_are_equal(repository, tmp_path, monkeypatch):
         "train",
         "train_and_deploy",
         "train_and_export",
+        "tune",
     )
     wheel = f"kfp_distributed-{VERSION}-py3-none-any.whl"
     assert {*first} == {

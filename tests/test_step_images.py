@@ -25,6 +25,7 @@ STEPS = {
         "deploy_model",
         "import_model",
         "evaluate_language_model",
+        "tune",
     ),
     "evaluate": ("evaluate", "predict"),
 }

@@ -14,6 +14,9 @@ _IMAGES = ("pillow>=10.3,<14",)
 
 _JOB = ("numpy>=1.26,<3", *_KUBERNETES, *STORE, *_REPORTS)
 
+# Optuna needs SQLAlchemy and alembic for databases alone, which a study is not in. See library/start.py.
+_SEARCH = ("optuna>=5,<6", "colorlog>=6,<7", "tqdm>=4.60,<5")
+
 _MODELS = ("onnxruntime>=1.20,<2",)
 
 PACKAGES = {
@@ -21,6 +24,7 @@ PACKAGES = {
     # Replicas install their own packages.
     "train": _JOB,
     "evaluate_language_model": _JOB,
+    "tune": (*_JOB, *_SEARCH),
     "evaluate": (
         *TENSORFLOW,
         "onnx>=1.16,<2",

@@ -85,9 +85,9 @@ def run_recorded(
         finish("FINISHED", outcome.metrics, page)
     except TrainingFailed as failure:
         page = _render_report(failure.status, failure.metrics, runner, failure.cause)
-        last_lines = _last_lines(str(failure), report, page)
+        lines = last_lines(str(failure), report, page)
         finish("FAILED", failure.metrics, page, str(failure))
-        raise JobFailed(last_lines, str(failure), program_has_failed(failure.status)) from None
+        raise JobFailed(lines, str(failure), program_has_failed(failure.status)) from None
     except (ValueError, OSError, StorageError, ClusterError) as error:
         cause = f"{type(error).__name__}: {error}"
         finish("FAILED", {}, cause=cause)
@@ -123,7 +123,7 @@ def _run_job(
         page = _render_report(
             outcome.status, outcome.metrics, runner, model_epoch=model_epoch, fine_tuning=outcome.fine_tuning
         )
-        _write(report, page)
+        write_report(report, page)
     return outcome, page
 
 
@@ -142,15 +142,16 @@ def _render_report(
         return f"<!DOCTYPE html><title>{escape(status.job)}</title><pre>{escape(cause or repr(error))}</pre>"
 
 
-def _last_lines(cause: str, report: Any, page: str) -> str:  # noqa: ANN401
+def last_lines(cause: str, report: Any, page: str) -> str:  # noqa: ANN401
     """Save the report of a failed training; return the lines with the cause and with the location of the report."""
     # A full disk must not hide the cause.
     with suppress(OSError):
-        _write(report, page)
+        write_report(report, page)
     return f"{error_lines(cause)}\n{LogEntry(time.time(), 'INFO', JOB, store_report(report.uri, page))}"
 
 
-def _write(artifact: Any, page: str) -> None:  # noqa: ANN401
+def write_report(artifact: Any, page: str) -> None:  # noqa: ANN401
+    """Write the file of an HTML artifact."""
     file = Path(artifact.path)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(page, encoding="utf-8")

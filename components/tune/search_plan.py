@@ -6,16 +6,15 @@ from typing import Any, get_args, get_type_hints
 
 from kfp_distributed.components.acceptance.threshold import DIRECTIONS, OF_TEXTS
 from kfp_distributed.components.train.describe.task_path import TaskPath
+from kfp_distributed.components.train.describe.training_job import TrainingJob
 from kfp_distributed.components.train.describe.value_kinds import MAPPING, is_blank, read_entry
 from kfp_distributed.components.train.run.training_request.request import Request, plan_job
+from kfp_distributed.components.train.run.training_request.resume import CHECKPOINTS, METRICS
 from kfp_distributed.components.tune.search import Limits
 from kfp_distributed.components.tune.search_space import Space, corners, parse_search_space, trial_arguments
 from kfp_distributed.components.tune.study import Search, TrialValues, grid_points
-from kfp_distributed.storage.uri import uri_beside
+from kfp_distributed.storage.uri import join_uri, uri_beside
 from kfp_distributed.trainers.programs.program import Program, parse_program
-
-TRIALS = "trials"
-"""Name of the folder of the models of trials, each in a folder with its number."""
 
 _FAILURES, _KEEPS = "trial_failures", "keep_models"
 _DEFAULT_FAILURES = 3
@@ -44,20 +43,39 @@ class SearchPlan:
     keeps_models: bool
 
     def request(self, trial: TrialValues) -> Request:
-        """Return the request of a trial. Its model is in the folder TRIALS beside the template's model."""
+        """Return the request of a trial. Its model is beside the template's model, in a folder named like its job.
+
+        In a folder below, it would be an output of no task of KFP, and `jobs` would not list it.
+        """
         parameters, distribution = trial_arguments(
             trial.values, self.template.train_parameters, self.template.distribution_specification
         )
         number, path = str(trial.number), self.template.task_path
-        return replace(
+        request = replace(
             self.template,
             train_parameters=parameters,
             distribution_specification=distribution,
-            model_uri=uri_beside(self.template.model_uri, TRIALS, number),
             identity=(*self.template.identity, number),
             task_name=number,
             task_path=TaskPath((*path.sub_pipelines, self.template.task_name), path.iterations),
         )
+        return replace(request, model_uri=uri_beside(self.template.model_uri, request.job_name))
+
+    def job(self) -> TrainingJob:
+        """Return a job that stands for the search in its MLflow run: that of a trial, with what all trials have.
+
+        A request without the searched values may be none that can be planned.
+        """
+        job = plan_job(self.request(TrialValues(0, next(corners(self.space)))))
+        description = replace(
+            job.description,
+            name=self.template.job_name,
+            parameters=self.template.train_parameters,
+            model_uri=self.template.model_uri,
+            checkpoint_uri=join_uri(self.template.folder, CHECKPOINTS),
+            metrics_uri=join_uri(self.template.folder, METRICS),
+        )
+        return replace(job, name=description.name, description=description)
 
 
 def plan_search(

@@ -26,7 +26,7 @@ _NAME = "tune"
 _BEGUN_WITH = "begun with"
 """User attribute of the study: its Search and its search space."""
 
-_CAUSE = "cause"
+CAUSE = "cause"
 """User attribute of a trial that has failed."""
 
 MOST_POINTS = 10_000
@@ -167,11 +167,20 @@ class Study:
         return self._of_states(*_STATES.values())
 
     @property
+    def trials(self) -> list[FrozenTrial]:
+        """All trials, in the order of their numbers."""
+        return self._of_states(*TrialState)
+
+    @property
+    def complete(self) -> list[FrozenTrial]:
+        """The trials that are complete, in the order of their numbers."""
+        return self._of_states(TrialState.COMPLETE)
+
+    @property
     def best(self) -> FrozenTrial | None:
         """The best of the complete trials; None if there is none."""
         sign = 1 if self._search.direction == "minimize" else -1
-        complete = self._of_states(TrialState.COMPLETE)
-        return min(complete, key=lambda trial: (sign * (trial.value or 0.0), trial.number), default=None)
+        return min(self.complete, key=lambda trial: (sign * (trial.value or 0.0), trial.number), default=None)
 
     def values(self, trial: Trial | FrozenTrial) -> TrialValues:
         """Return the values of a trial, by the names of the search space."""
@@ -199,7 +208,7 @@ class Study:
             cause: Why it has failed. Default: "".
         """
         if cause:
-            self._trial(number).set_user_attr(_CAUSE, cause)
+            self._trial(number).set_user_attr(CAUSE, cause)
         self._study.tell(number, value, state=_STATES[end])
         self._journal.save()
 
@@ -207,7 +216,7 @@ class Study:
     def causes(self) -> dict[int, str]:
         """Why trials have failed, by number, in the order of their ends."""
         failed = sorted(self._of_states(TrialState.FAIL), key=lambda trial: str(trial.datetime_complete))
-        return {trial.number: str(trial.user_attrs.get(_CAUSE, "")) for trial in failed}
+        return {trial.number: str(trial.user_attrs.get(CAUSE, "")) for trial in failed}
 
     def _of_states(self, *states: TrialState) -> list[FrozenTrial]:
         return self._study.get_trials(deepcopy=False, states=states)
@@ -242,13 +251,13 @@ def _pruner(search: Search) -> BasePruner:
 
 def _distribution(entry: Any) -> BaseDistribution:  # noqa: ANN401
     if isinstance(entry, Choices):
-        return CategoricalDistribution([_stored_value(value) for value in entry.values])
+        return CategoricalDistribution([stored_value(value) for value in entry.values])
     if entry.is_whole:
         return IntDistribution(int(entry.low), int(entry.high), log=entry.log, step=entry.step)
     return FloatDistribution(entry.low, entry.high, log=entry.log)
 
 
-def _stored_value(value: Any) -> Any:  # noqa: ANN401
+def stored_value(value: Any) -> Any:  # noqa: ANN401
     """Return a choice as Optuna stores it: lists and dicts as JSON."""
     return json.dumps(value, sort_keys=True) if isinstance(value, list | dict) else value
 
@@ -256,7 +265,7 @@ def _stored_value(value: Any) -> Any:  # noqa: ANN401
 def _value(entry: Any, stored: Any) -> Any:  # noqa: ANN401
     """Return the value that Optuna has stored."""
     if isinstance(entry, Choices):
-        return next(value for value in entry.values if _stored_value(value) == stored)
+        return next(value for value in entry.values if stored_value(value) == stored)
     return stored
 
 

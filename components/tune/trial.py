@@ -4,6 +4,7 @@
 """
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -16,10 +17,12 @@ from kfp_distributed.components.train.run.facts import Log
 from kfp_distributed.components.train.run.runners.protocol import Runner
 from kfp_distributed.components.train.run.runners.runner_choice import choose_runner
 from kfp_distributed.components.train.run.training_request.request import Request
-from kfp_distributed.components.train.tell.experiment_tracker import ExperimentTracker
+from kfp_distributed.components.train.tell.choose_tracker import choose_tracker
+from kfp_distributed.components.train.tell.log_format import log
+from kfp_distributed.components.train.tell.training_summary import REPORT
 from kfp_distributed.components.tune.search import TrialEnd
 from kfp_distributed.storage.files import unfinished_file
-from kfp_distributed.storage.uri import uri_beside
+from kfp_distributed.storage.uri import join_uri
 
 _DESCRIPTION, _END = "trial.json", "end.json"
 
@@ -42,25 +45,31 @@ class RunnerChoice(NamedTuple):
         return choose_runner(self.name, say, model_uri, self.secret, self.task_config)
 
 
-class _Report:
-    """The report of a trial: a file here, and an object beside the model if that is in a store."""
-
-    def __init__(self, folder: Path, model_uri: str) -> None:
-        self.path = str(folder / "report.html")
-        self.uri = uri_beside(model_uri, f"{Path(model_uri).name}-report") if "://" in model_uri else self.path
+def report_of_trial(request: Request) -> str:
+    """Return the address at which the records of a trial have its report."""
+    return join_uri(request.folder, REPORT)
 
 
-def describe_trial(folder: Path, request: Request, runner: RunnerChoice) -> None:
+class _Report(NamedTuple):
+    """The report of a trial: a file here, and the address at which the records have it."""
+
+    path: str
+    uri: str
+
+
+def describe_trial(folder: Path, request: Request, runner: RunnerChoice, search: str) -> None:
     """Write what the process of a trial reads.
 
     Args:
         folder: A folder of its own.
         request: The training.
         runner: Where its replicas run.
+        search: Name of the search.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _END).unlink(missing_ok=True)
-    (folder / _DESCRIPTION).write_text(json.dumps({"request": asdict(request), "runner": runner._asdict()}))
+    described = {"request": asdict(request), "runner": runner._asdict(), "search": search}
+    (folder / _DESCRIPTION).write_text(json.dumps(described))
 
 
 def read_end(folder: Path, metric: str) -> TrialEnd | None:
@@ -93,11 +102,10 @@ def main() -> None:
     folder = Path(sys.argv[1])
     described = json.loads((folder / _DESCRIPTION).read_text())
     request, runner = _request(described["request"]), RunnerChoice(**described["runner"])
-    report = _Report(folder, request.model_uri)
+    report = _Report(str(folder / REPORT), report_of_trial(request))
+    tracker = choose_tracker(os.environ, log, described["search"])
     try:
-        outcome = run_recorded(
-            lambda say: (request, runner.choose(say, request.model_uri)), report, ExperimentTracker()
-        )
+        outcome = run_recorded(lambda say: (request, runner.choose(say, request.model_uri)), report, tracker)
         end: dict[str, Any] = {"state": "complete", "metrics": outcome.model.metrics}
     except JobFailed as failure:
         cause = failure.cause.rpartition("\n")[2]

@@ -76,7 +76,7 @@ class Trials:
             metrics_uri = plan_job(request).description.metrics_uri
         except ValueError as error:
             return _RefusedTrial(f"{type(error).__name__}: {error}")
-        describe_trial(folder, request, self._runner)
+        describe_trial(folder, request, self._runner, self._plan.template.job_name)
         words = [sys.executable, "-m", "kfp_distributed.components.tune.trial", str(folder)]
         # A step of a pipeline has unpacked the library, and knows its folder by sys.path alone.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -19,6 +19,7 @@ NAMES = [
     "deploy_model",
     "import_model",
     "evaluate_language_model",
+    "tune",
     "train_and_export",
     "train_and_deploy",
     "fine_tune_and_deploy",
@@ -34,6 +35,7 @@ STEPS = {
     "comp-fingerprint-source",
     "comp-import-model",
     "comp-evaluate-language-model",
+    "comp-tune",
 }
 
 

@@ -116,6 +116,7 @@ OF_FORMATS, OF_TEMPLATES = {"tf_keras", "torch"}, {"jinja2"}
 NOT_NEEDED = {
     "train": {"pyarrow"},
     "evaluate_language_model": {"pyarrow"},
+    "tune": {"pyarrow"},
     "prepare_data": {"dask", "distributed"},
     "evaluate": OF_FORMATS,
     # Signatures of models are read where the library happens to be there.

@@ -25,6 +25,7 @@ NAMES = [
     "deploy_model",
     "import_model",
     "evaluate_language_model",
+    "tune",
     "train_and_export",
     "train_and_deploy",
     "fine_tune_and_deploy",

@@ -43,6 +43,7 @@ _STEPS = (
     "predict",
     "import_model",
     "evaluate_language_model",
+    "tune",
 )
 IMPORTED = (
     *_FORKED,

@@ -28,7 +28,14 @@ ROOT = Path(__file__).parents[2]
 CONTENT_SECURITY_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 
 PAGES = [
-    *("evaluate.html", "evaluate_language_model.html", "evaluate_regression.html", "prepare_data.html", "train.html"),
+    *(
+        "evaluate.html",
+        "evaluate_language_model.html",
+        "evaluate_regression.html",
+        "prepare_data.html",
+        "train.html",
+        "tune.html",
+    ),
 ]
 
 

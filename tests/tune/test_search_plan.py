@@ -15,6 +15,7 @@ from kfp_distributed.components.tune.search_plan import plan_search
 from kfp_distributed.components.tune.search_space import Choice, Float, Int
 from kfp_distributed.components.tune.study import Search, TrialValues
 from kfp_distributed.storage.dataset import Column
+from kfp_distributed.trainers import train_specification
 
 WORKERS = "distribution_specification.number_of_workers"
 SPACE = {"learning_rate": Float(1e-3, 1, log=True), WORKERS: Int(1, 2)}
@@ -46,11 +47,28 @@ def test_a_trial_is_a_training_with_its_own_values(template, form):
     first, second = (plan.request(TrialValues(number, {"learning_rate": 0.1, WORKERS: 2})) for number in (0, 1))
     assert first.train_parameters == {"epochs": 3, "batch_size": 4, "learning_rate": 0.1}
     assert first.distribution_specification == {**template.distribution_specification, "number_of_workers": 2}
-    assert first.model_uri == "s3://b/root/run/tune/1/trials/0"
+    assert first.model_uri == f"s3://b/root/run/tune/1/{first.job_name}"
     assert first.job_name != second.job_name != template.job_name
     labels = plan_job(second).labels
     assert format_task(labels) == "search/tune/1[2]"
     assert labels["run"] == "run"
+
+
+def needs_rate(train_dir, model_dir, rate: float, units: int = 1):
+    pass
+
+
+def test_a_searched_parameter_needs_no_default(template):
+    template = replace(
+        template, train_specification=dict(train_specification(needs_rate)), train_parameters={"units": 2}
+    )
+    template = replace(template, distribution_specification={})
+    plan = plan_search(template, {"rate": Float(0.1, 1)}, "loss", 8)
+    job = plan.job()
+    assert (job.name, job.description.parameters) == (template.job_name, {"units": 2})
+    assert job.description.metrics_uri == f"s3://b/root/run/tune/1/checkpoints/{template.job_name}/metrics"
+    with pytest.raises(ValueError, match="needs_rate needs rate"):
+        plan_job(template)
 
 
 @pytest.mark.parametrize(

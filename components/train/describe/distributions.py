@@ -64,7 +64,7 @@ class Distribution(Builder):
             and what is allowed.
     """
 
-    components, parameter = ("train", "evaluate_language_model"), "distribution_specification"
+    components, parameter = ("train", "evaluate_language_model", "tune"), "distribution_specification"
     distribution_type: ClassVar[DistributionType]
 
     workers: int | None = dict_key(

@@ -44,6 +44,9 @@ AWAY_SECONDS = 3.0
 
 JOB_TAG = "kfp_distributed.job"
 
+PARENT_TAG = "mlflow.parentRunId"
+"""Tag by which MLflow shows a run below another one."""
+
 _END_PAUSE_SECONDS = 0.5
 
 # Statuses that concern the content of one request. Another request may succeed.
@@ -55,19 +58,22 @@ Send = Callable[[MlflowClient, Run], object]
 
 
 class MlflowTracker(ExperimentTracker):
-    """Logs one training to the run MLFLOW_RUN_ID, or to a new run if that variable is not set.
+    """Logs one training to the run MLFLOW_RUN_ID, or to a new run if that variable is not set or it is a trial.
 
     A tracker ends only a run that it created. Kubeflow Pipelines creates a run for each task and ends it.
     """
 
-    def __init__(self, variables: Mapping[str, str], log: Log) -> None:
+    def __init__(self, variables: Mapping[str, str], log: Log, parent: str = "") -> None:
         """Create a tracker. No request is sent before the job starts.
 
         Args:
             variables: Environment variables of the step.
             log: Prints a line of the step's log.
+            parent: Name of the search whose trial is tracked, in a run below that of the search. Default: "", none.
         """
-        self.run_id = variables.get("MLFLOW_RUN_ID", "").strip()
+        run_id = variables.get("MLFLOW_RUN_ID", "").strip()
+        self._parent, self._parent_id = parent, run_id if parent else ""
+        self.run_id = "" if parent else run_id
         self._owns_run = not self.run_id
         self._variables, self._log = variables, log
         self._thread: threading.Thread | None = None
@@ -180,7 +186,13 @@ class MlflowTracker(ExperimentTracker):
         if run := client.find_run(experiment, JOB_TAG, self._job.name):
             client.update_run(run.id, "RUNNING")
             return run
-        return client.create_run(experiment, self._job.name, {JOB_TAG: self._job.name}, time.time())
+        tags = {JOB_TAG: self._job.name}
+        if self._parent:
+            parent = self._parent_id or getattr(client.find_run(experiment, JOB_TAG, self._parent), "id", "")
+            if not parent:
+                raise MlflowError(0, f"there is no run of {self._parent} yet")
+            tags[PARENT_TAG] = parent
+        return client.create_run(experiment, self._job.name, tags, time.time())
 
     def _read_metrics(self) -> Metrics:
         self._store = self._store or open_store(self._job.description.metrics_uri, retry_seconds=LOOK_SECONDS)

@@ -85,6 +85,12 @@ class Request:
         """Name of the job. See `job_name`."""
         return job_name(self.task_name, self.identity, self.task_path)
 
+    @property
+    def folder(self) -> str:
+        """Folder of the checkpoints, metrics and records of the training, CHECKPOINT_URI/JOB."""
+        root = self.checkpoint_uri or uri_beside(self.model_uri, "checkpoints")
+        return join_uri(root if "://" in root else str(Path(root).absolute()), self.job_name)
+
 
 def plan_job(request: Request) -> TrainingJob:
     """Check a request and return its job. Nothing is started.
@@ -103,9 +109,9 @@ def plan_job(request: Request) -> TrainingJob:
     ranks = most_ranks(topology, specification)
     _check_batch(program, parameters, ranks, specification)
     # Each replica has a working directory of its own.
-    train_uri, validation_uri, model_uri, checkpoint_uri = (
+    train_uri, validation_uri, model_uri = (
         uri if "://" in uri or not uri else str(Path(uri).absolute())
-        for uri in (request.train_uri, request.validation_uri, request.model_uri, request.checkpoint_uri)
+        for uri in (request.train_uri, request.validation_uri, request.model_uri)
     )
     train, validation = fetch_manifest(train_uri), fetch_manifest(validation_uri) if validation_uri else None
     trainer = program.name if program.kind == "trainer" else ""
@@ -123,8 +129,6 @@ def plan_job(request: Request) -> TrainingJob:
     if program.reads_store:
         check_choice(parameters, trainer, train, validation)
     name = request.job_name
-    beside_model = uri_beside(model_uri, "checkpoints")
-    folder = join_uri(checkpoint_uri or beside_model, name)
     description = JobDescription(
         name=name,
         program=dict(request.train_specification),
@@ -132,14 +136,14 @@ def plan_job(request: Request) -> TrainingJob:
         train_uri=train_uri,
         validation_uri=validation_uri,
         model_uri=model_uri,
-        checkpoint_uri=join_uri(folder, CHECKPOINTS),
-        metrics_uri=join_uri(folder, METRICS),
+        checkpoint_uri=join_uri(request.folder, CHECKPOINTS),
+        metrics_uri=join_uri(request.folder, METRICS),
         leader=topology.leader,
         data_replicas=topology.data_replicas,
         parameter_servers=specification.number_of_parameter_servers,
         tensorboard=specification.tensorboard,
         # Not below `checkpoint_uri`, which may be on a volume that the step does not mount.
-        heartbeat_uri=join_uri(beside_model, name, "heartbeat"),
+        heartbeat_uri=uri_beside(model_uri, "checkpoints", name, "heartbeat"),
     )
     labels = {"run": label_value(request.identity[0]), "task": label_value(request.task_name)}
     labels |= {name: label_value(text) for name, text in request.task_path.labels.items()}
