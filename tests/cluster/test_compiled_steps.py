@@ -92,6 +92,7 @@ def with_launcher(steps: Sequence[StepContainer], run: Run, bucket: str) -> list
     """Return the steps, and before each but the first what KFP's launcher does between the steps."""
     inputs = {
         "train": ("prepare_data/train_dataset", "prepare_data/validation_dataset"),
+        "tune": ("prepare_data/train_dataset", "prepare_data/validation_dataset"),
         "evaluate": ("train/model", "prepare_data/test_dataset"),
         "evaluate_language_model": ("prepare_data/test_dataset",),
         "export_model": ("train/model",),
