@@ -17,6 +17,7 @@ from kfp_distributed.components.train.run.conclusions.status import (
     describe,
     failure_cause,
     final_failure,
+    program_has_failed,
 )
 from kfp_distributed.components.train.run.conclusions.time_budgets import expired_budget
 from kfp_distributed.components.train.run.facts import (
@@ -245,6 +246,26 @@ def test_how_it_ended(details, text):
 def test_root_failure(ends, root):
     failed = [changed(time, f"worker-{index}", "failed", **end) for index, (time, end) in enumerate(ends)]
     assert root_failure(failed) == failed[root]
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_cause"),
+    [
+        ([changed(2, "worker-0", "failed", exit_code=1), ended(4, "It is so.")], True),
+        ([changed(2, "worker-0", "failed", exit_code=137, reason="OOMKilled"), ended(4, "It is so.")], True),
+        ([changed(2, "worker-0", "failed", signal=9, preempted=True), ended(4, "It is so.")], False),
+        ([changed(2, "worker-0", "failed", exit_code=STORE_AWAY), ended(4, "It is so.")], False),
+        ([changed(2, "worker-0", "failed", reason="pod deleted"), ended(4, "It is so.")], False),
+        ([changed(2, "worker-0", "failed", exit_code=PEER_LOST), ended(4, "It is so.")], False),
+        ([ended(4, "The job was deleted.")], False),
+        ([JobEnded(BEGIN, False, "running_timeout ran out", budget="running_timeout")], True),
+        ([JobEnded(BEGIN, False, "queue_timeout ran out", budget="queue_timeout")], False),
+        ([ended(4)], True),
+    ],
+)
+def test_whether_the_program_is_the_cause(facts, is_cause):
+    """A job that has succeeded without a model would do so again."""
+    assert program_has_failed(follow(*STARTED, *facts)) == is_cause
 
 
 @pytest.mark.parametrize(

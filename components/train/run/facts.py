@@ -174,12 +174,14 @@ class JobEnded:
         succeeded: Whether the operator or the runner reports success. The model is checked later.
         reason: Why the job failed, as a sentence. The facts of the replicas tell which replica failed.
         happened: See `moment`.
+        budget: Name of the time budget that ran out. Default: "", none.
     """
 
     time: float
     succeeded: bool
     reason: str = ""
     happened: float | None = None
+    budget: str = ""
 
 
 Fact = ReplicaChanged | ReplicaSample | LogLine | JobEvent | JobAdopted | Tick | JobEnded

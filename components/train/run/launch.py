@@ -201,7 +201,10 @@ def _judge(
             raise ModelIncomplete(text)
     except (ModelIncomplete, StorageError) as error:
         fault = "left no complete model" if isinstance(error, ModelIncomplete) else "its model could not be read"
-        raise training_failure(f"The job succeeded, but {fault}: {error}.", status, description) from None
+        text = f"The job succeeded, but {fault}: {error}."
+        if isinstance(error, StorageError):
+            status = advance(status, JobEnded(clock(), False, text))
+        raise training_failure(text, status, description) from None
     return status, model
 
 
@@ -252,7 +255,7 @@ def follow_job(runner: Runner, job: TrainingJob, on_fact: Callable[[Fact], objec
         status = add_output(status, chain(samples, *lines.values()))
         samples.clear()
         lines.clear()
-        end_reason, events = "", list[Fact]()
+        budget, end_reason, events = "", "", list[Fact]()
         if isinstance(fact, Tick):
             stalls, warnings = check_stalls(status, stalls, fact.time)
             events += warnings
@@ -261,14 +264,16 @@ def follow_job(runner: Runner, job: TrainingJob, on_fact: Callable[[Fact], objec
                 # Kubernetes waits for all replicas of a Job, also for one that never starts.
                 status = advance(status, JobEnded(fact.time, True))
                 break
-            end_reason = expired_budget(status, spec, fact.time) or final_failure(status, spec)
+            expired = expired_budget(status, spec, fact.time)
+            budget = expired.partition(" ")[0]
+            end_reason = expired or final_failure(status, spec)
             if _reader_is_gone():
                 end_reason = "Nobody reads the output of this step any more."
         if isinstance(fact, JobEnded) and not fact.succeeded:
             # The runner may have reached the restart limit first.
             events.append(replace(fact, reason=final_failure(status, job.specification) or fact.reason))
         else:
-            events.append(JobEnded(fact.time, False, end_reason) if end_reason else fact)
+            events.append(JobEnded(fact.time, False, end_reason, budget=budget) if end_reason else fact)
         status = reduce(advance, events, status)
         for event in events:
             on_fact(event)

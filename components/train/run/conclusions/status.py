@@ -254,11 +254,18 @@ def _failures_of_end(status: JobStatus) -> list[ReplicaStatus]:
     return [failure for failure in failures if last_failure - failure.time <= SAME_MOMENT_SECONDS]
 
 
-def program_has_failed(status: JobStatus) -> bool:
-    """Return whether the program is the cause of the failure of a job, by the replica that failed first.
+_BUDGETS_OF_PROGRAM = ("start_timeout", "silence_timeout", "progress_timeout", "running_timeout", "total_timeout")
+"""Time budgets that run while the program does. The others are for the cluster."""
 
-    Otherwise it is as of `failures.is_of_program`, or the cluster or a timeout ended the job.
+
+def program_has_failed(status: JobStatus) -> bool:
+    """Return whether the program is the cause of the failure of a job.
+
+    It has left no model, was too slow or silent, or it is so by the replica that failed first. Otherwise the cause is the
+    cluster, a store, or who has ended the job.
     """
+    if status.ended and (status.ended.succeeded or status.ended.budget):
+        return status.ended.succeeded or status.ended.budget in _BUDGETS_OF_PROGRAM
     failed = _failures_of_end(status)
     return bool(failed) and is_of_program(root_failure(failed))
 
