@@ -261,8 +261,8 @@ _BUDGETS_OF_PROGRAM = ("start_timeout", "silence_timeout", "progress_timeout", "
 def program_has_failed(status: JobStatus) -> bool:
     """Return whether the program is the cause of the failure of a job.
 
-    It has left no model, was too slow or silent, or it is so by the replica that failed first. Otherwise the cause is the
-    cluster, a store, or who has ended the job.
+    It has left no model, was too slow or silent, or is the cause for the replica that failed first. Otherwise the cause
+    is the cluster, a store, or who has ended the job.
     """
     if status.ended and (status.ended.succeeded or status.ended.budget):
         return status.ended.succeeded or status.ended.budget in _BUDGETS_OF_PROGRAM
