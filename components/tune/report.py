@@ -1,6 +1,7 @@
 """The HTML report of a search: its history, the curves of its trials, and which parameters matter (pure)."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -209,5 +210,7 @@ def _written(value: float | None) -> str:
 
 
 def _text(value: Any) -> str:  # noqa: ANN401  (any JSON)
-    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    text = (
+        f"{value:.6g}" if isinstance(value, float) else re.sub(r"(\d)\.0\b", r"\1", str(value))
+    )  # KFP has floats alone.
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"
