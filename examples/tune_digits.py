@@ -11,6 +11,7 @@ from kfp_distributed.pipelines.local_run import local_run
 
 @dsl.pipeline
 def tune_digits(trials: int = 8) -> float:
+    """Search the parameters of the training, and return the accuracy of the best model on the test dataset."""
     data = prepare_data(source="digits")
     best = tune(
         train_dataset=data.outputs["train_dataset"],

@@ -1,5 +1,6 @@
 """The pipelines of examples/: those of the tutorials run on this machine, those of the how-to guides compile."""
 
+import json
 import re
 import runpy
 from pathlib import Path
@@ -61,6 +62,17 @@ def test_a_csv_file_of_your_own_trains(in_folder):
     with local_run("run"):
         task = pipeline(source="wine.csv", label_column="cultivar")
     assert task.output > 0.85
+
+
+@pytest.mark.takes(25)
+def test_the_best_model_of_a_search_is_evaluated(in_folder):
+    with local_run("run"):
+        task = example("tune_digits.py")["tune_digits"](trials=2)
+    assert task.output > 0.5
+    (parameters,) = Path("run").glob("artifacts/*/tune/executor_output.json")
+    assert {"learning_rate", "hidden_units", "epochs"} <= {
+        *json.loads(parameters.read_text())["parameterValues"]["best_parameters"]
+    }
 
 
 @pytest.fixture(scope="module")
