@@ -12,7 +12,7 @@ DISTRIBUTION ?= {"distribution_type":"TF","number_of_workers":3,"number_of_param
 # With it, each of the many processes that tests start would compile the library anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test environments debian-packages test-cluster test-cluster-mpi test-gpu lint types specs bench bench-ways bench-logs bench-overview bench-tables bench-public-tables bench-large bench-checkpoints bench-fine-tuning bench-scale bench-feeding bench-export
+.PHONY: demo check test environments debian-packages test-cluster test-cluster-mpi test-gpu lint types specs bench bench-ways bench-logs bench-overview bench-tables bench-public-tables bench-large bench-checkpoints bench-fine-tuning bench-scale bench-feeding bench-export bench-tune
 .PHONY: bench-cluster bench-generations soak cluster-named images image-name docs docs-serve screenshots release clean
 
 # BUILD is the command that builds an image, without the name at its end. FIND succeeds if an image of the name that is
@@ -159,6 +159,9 @@ bench-feeding: $(STAMP) environments  ## measures how fast trainers read rows; p
 # The object store is that of AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a local one.
 bench-export: $(STAMP)  ## measures uploads and copies of models beside s5cmd and rclone; prints the results and writes benchmarks/export.md
 	$(BIN)/python benchmarks/export.py
+
+bench-tune: $(STAMP)  ## measures searches beside Optuna's own loop; prints the results and writes benchmarks/tune.md
+	$(BIN)/python benchmarks/tune.py
 
 bench-logs: $(STAMP)  ## measures the logs of up to 1,000 replicas; prints the results and writes benchmarks/logs.md
 	$(BIN)/python benchmarks/logs.py
