@@ -34,10 +34,10 @@ _TEXT = """\
 ## Wall time
 
 A search of {trials} trials whose training waits {epochs} times {seconds} s. *tune* is the step: each trial is a
-process that plans, starts and follows a job with one replica, stores its checkpoints, metrics, log and report, and verifies its
-model. *Optuna's loop* is `study.optimize(n_jobs=...)` of the same function in threads of one process, which stores
-nothing. *train* is the step `train` with the same function, alone. *Added to train* is the time of a trial without
-parallel trials, less that of train; the goal is 2 s.
+process that plans, starts and follows a job with one replica, stores its checkpoints, metrics, log and report, and
+verifies its model. *Optuna's loop* is `study.optimize(n_jobs=...)` of the same function in threads of one process,
+which stores nothing. *train* is the step `train` with the same function, alone. *Added to train* is the time of a trial
+without parallel trials, less that of train; the goal is 2 s.
 
 {times}
 
