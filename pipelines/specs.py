@@ -14,6 +14,7 @@ from kfp_distributed.components import Delivery, steps
 from kfp_distributed.pipelines.fine_tune_and_deploy import make_fine_tune_and_deploy
 from kfp_distributed.pipelines.train_and_deploy import make_train_and_deploy
 from kfp_distributed.pipelines.train_and_export import make_train_and_export
+from kfp_distributed.pipelines.tune_train_and_export import make_tune_train_and_export
 
 _COMMENTED_DEFAULT = re.compile(r"^(#    \w+: (?:int|dict|list) \[Default: )(.+)(\]\n)")
 """A comment line with the default of a parameter, as Python prints it, if it may contain a whole number."""
@@ -49,6 +50,7 @@ def write_specs(
         "train_and_export": make_train_and_export(library_steps),
         "train_and_deploy": make_train_and_deploy(library_steps),
         "fine_tune_and_deploy": make_fine_tune_and_deploy(library_steps),
+        "tune_train_and_export": make_tune_train_and_export(library_steps),
     }
     for name, deliverable in deliverables.items():
         files.append(folder / f"{name}.yaml")

@@ -124,6 +124,7 @@ def test_two_builds_of_a_commit_are_equal(repository, tmp_path, monkeypatch):
         "train_and_deploy",
         "train_and_export",
         "tune",
+        "tune_train_and_export",
     )
     wheel = f"kfp_distributed-{VERSION}-py3-none-any.whl"
     assert {*first} == {

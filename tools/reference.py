@@ -22,6 +22,7 @@ from kfp_distributed.components.train.describe.distributions import KEYS, TYPES,
 from kfp_distributed.pipelines.fine_tune_and_deploy import fine_tune_and_deploy
 from kfp_distributed.pipelines.train_and_deploy import train_and_deploy
 from kfp_distributed.pipelines.train_and_export import train_and_export
+from kfp_distributed.pipelines.tune_train_and_export import tune_train_and_export
 from kfp_distributed.storage.dataset import Column, DatasetManifest
 from kfp_distributed.storage.kubeflow.kfp_backend import RELIANCES
 from kfp_distributed.storage.model import ModelManifest
@@ -71,7 +72,7 @@ def generated_parts(root: Path = ROOT) -> dict[str, Callable[[], str]]:
         "components": lambda: "\n".join(describe_interface(component.component_spec) for component in steps()),
         "pipelines": lambda: "\n".join(
             describe_interface(pipeline.component_spec)
-            for pipeline in (train_and_export, train_and_deploy, fine_tune_and_deploy)
+            for pipeline in (train_and_export, train_and_deploy, fine_tune_and_deploy, tune_train_and_export)
         ),
         "commands": lambda: describe_commands(main, "kfp-distributed"),
         "distribution keys": describe_distribution_keys,

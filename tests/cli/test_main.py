@@ -108,7 +108,7 @@ class TestCompile:
         done = CliRunner().invoke(main, ["compile", str(folder), *options])
         assert done.exit_code == 0, done.output
         steps = ["prepare_data", "train", "evaluate", "export_model", "fingerprint_source", "predict", "deploy_model"]
-        pipelines = ["train_and_export", "train_and_deploy", "fine_tune_and_deploy"]
+        pipelines = ["train_and_export", "train_and_deploy", "fine_tune_and_deploy", "tune_train_and_export"]
         names = [*steps, "import_model", "evaluate_language_model", "tune", *pipelines]
         assert [line.split()[0] for line in done.output.splitlines()] == [f"{folder / name}.yaml" for name in names]
         libraries = read_step_libraries(read_pipeline((folder / "train_and_export.yaml").read_text()))

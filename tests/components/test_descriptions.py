@@ -23,6 +23,7 @@ NAMES = [
     "train_and_export",
     "train_and_deploy",
     "fine_tune_and_deploy",
+    "tune_train_and_export",
 ]
 STEPS = {
     "comp-prepare-data",
