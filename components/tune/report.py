@@ -210,7 +210,6 @@ def _written(value: float | None) -> str:
 
 
 def _text(value: Any) -> str:  # noqa: ANN401  (any JSON)
-    text = (
-        f"{value:.6g}" if isinstance(value, float) else re.sub(r"(\d)\.0\b", r"\1", str(value))
-    )  # KFP has floats alone.
+    # KFP passes whole numbers in dicts as floats.
+    text = f"{value:.6g}" if isinstance(value, float) else re.sub(r"(\d)\.0\b", r"\1", str(value))
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"

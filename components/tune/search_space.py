@@ -17,6 +17,9 @@ _TYPES = {"int": int, "float": float}
 _LARGEST = 1e300
 """Largest number, so that no distance of two is infinite."""
 
+_MOST_CHOICES = 100
+"""Each choice is planned before the start, and is an axis mark in the report."""
+
 _EXAMPLE = '{"low": 1e-5, "high": 1e-2, "log": true} or {"choices": [16, 32]}'
 
 
@@ -57,7 +60,7 @@ class Choice(dict[str, Any]):
         """Set the values.
 
         Args:
-            choices: At least two values.
+            choices: 2 to 100 values.
         """
         super().__init__(choices=[*choices])
 
@@ -202,8 +205,8 @@ def _takes(parameter: Parameter, value: float) -> bool:
 
 
 def _parse_choices(name: str, values: object) -> tuple[Any, ...]:
-    if not isinstance(values, Sequence) or isinstance(values, str) or len(values) < 2:
-        _refuse(name, {"choices": values}, "choices must be a list of at least two values")
+    if not isinstance(values, Sequence) or isinstance(values, str) or not 2 <= len(values) <= _MOST_CHOICES:
+        _refuse(name, {"choices": values}, f"choices must be a list of 2 to {_MOST_CHOICES} values")
     try:
         json.dumps(values, allow_nan=False)
     except (TypeError, ValueError) as error:

@@ -98,8 +98,9 @@ def test_destructor_of_an_iterator_waits(run, strategy, autotune, waits):
     def is_slow():
         return run(forked(sys.executable, "-c", DESTRUCTORS, strategy, autotune)) > 0.9
 
-    # Not every run meets the thread at such a time. Other processes may delay a destructor, but hardly in three runs.
-    runs = (is_slow() for _ in range(3))
+    # Some three in ten runs do not meet the thread at such a time, and other processes may delay a destructor. Neither
+    # happens ten times in a row. Nearly always the first run decides.
+    runs = (is_slow() for _ in range(10))
     assert any(runs) if waits else not all(runs)
 
 
